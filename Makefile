@@ -1,0 +1,47 @@
+# Two commands: make demo, make test. Each first makes what it needs.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+CODE := core ports adapters plugins src tests benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fmt lint types contracts units clean
+
+help: ## Show this
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/ready ## Three processes stream a recording, compared bit for bit
+	$(BIN)/stagelink demo
+
+test: check units ## Everything that must hold: format, lint, types, contracts, tests
+
+check: lint types contracts
+
+lint: $(VENV)/ready ## Formatter and linter
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+
+types: $(VENV)/ready ## mypy --strict
+	$(BIN)/mypy
+
+contracts: $(VENV)/ready ## Import contracts
+	PYTHONPATH=src $(BIN)/lint-imports
+
+units: $(VENV)/ready ## Tests with branch coverage, in parallel
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+
+fmt: $(VENV)/ready ## Format, and mend what the linter can
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+clean: ## Remove what these commands made
+	rm -rf $(VENV) .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# torch is pinned in constraints.txt; the demo and the tests need it, the library does not.
+$(VENV)/ready: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "stagelink needs Python 3.10 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,torch]'
+	@touch $@

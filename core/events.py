@@ -1,0 +1,285 @@
+"""Facts that the endpoint takes (commands of callers, news of the world) and orders it gives.
+
+Facts are in the past tense or are commands; orders are imperative and are performed by a driver in
+the order given, each at least once. A *ticket* is the driver's name for a waiting call; a command
+with a ticket is answered by exactly one :class:`Complete`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Union
+
+from stagelink.core.pool import Block, Refusal
+from stagelink.core.values import NO_INSTANCE, Instance, Link, PlaneCard, RegionRef
+
+if TYPE_CHECKING:
+    from stagelink.core.messages import Message
+
+# --- commands of callers -------------------------------------------------------------------
+
+
+class Reserve(NamedTuple):
+    """Want ``size`` bytes of the pool for a put; answered by Block or Refusal."""
+
+    ticket: int
+    size: int
+    deadline_s: float
+
+
+class Abandon(NamedTuple):
+    """The reserved block will not be published."""
+
+    block: Block
+
+
+class Publish(NamedTuple):
+    """The bytes are readable: make them known to the readers of stage ``to``.
+
+    Exactly one of ``block`` and ``body`` carries them; ``error`` publishes a failure instead.
+    Answered by :class:`Published` or :class:`Failure`; on failure the block is freed.
+    """
+
+    ticket: int
+    to: str
+    key: str
+    size: int
+    block: Block | None
+    body: bytes
+    error: str
+    readers: int | tuple[str, ...] | None
+    ttl_s: float
+    replace: bool
+
+
+class Withdraw(NamedTuple):
+    """Take a published key back; answered by True, or False where no such key lives."""
+
+    ticket: int
+    to: str
+    key: str
+
+
+class Get(NamedTuple):
+    """Want ``key`` of stage ``source`` at ``address``; answered by Delivery or Failure.
+
+    ``generation`` 0 takes the newest; another one, with the ``size`` and ``instance`` of a put's
+    metadata, takes that very payload or fails. ``deadline_s`` is inclusive.
+    """
+
+    ticket: int
+    address: str
+    source: str
+    key: str
+    generation: int
+    deadline_s: float
+    size: int = 0
+    instance: Instance = NO_INSTANCE
+
+
+class Poll(NamedTuple):
+    """Like Get, answered at once: Delivery, Failure or None. Starts a pull where one is needed."""
+
+    ticket: int
+    address: str
+    source: str
+    key: str
+    deadline_s: float
+
+
+class StopGet(NamedTuple):
+    """The caller of this ticket no longer waits (a get cancelled from outside)."""
+
+    ticket: int
+    reason: str
+
+
+class CancelKey(NamedTuple):
+    """End every wait for ``key`` at ``address``; ``reject`` also counts us as its reader.
+
+    Answered by the number of waits ended.
+    """
+
+    ticket: int
+    address: str
+    source: str
+    key: str
+    reject: bool
+
+
+class Release(NamedTuple):
+    """The last view of a delivery has gone."""
+
+    handle: int
+
+
+class Close(NamedTuple):
+    """Refuse what comes, end every wait, cancel what is under way."""
+
+
+# --- news of the world ---------------------------------------------------------------------
+
+
+class Connected(NamedTuple):
+    """A dialled link is up (again)."""
+
+    link: Link
+
+
+class Disconnected(NamedTuple):
+    """A link is down; what was in flight on it is lost."""
+
+    link: Link
+    detail: str
+
+
+class Received(NamedTuple):
+    """A decoded message arrived on a link."""
+
+    link: Link
+    message: Message
+
+
+class Attached(NamedTuple):
+    """The plane can reach the peer's regions; ``error`` is empty, or says why it cannot."""
+
+    peer: Instance
+    link: Link
+    error: str
+
+
+class WriteEnded(NamedTuple):
+    """The write is over, applied at its destination (``error`` empty) or never to be."""
+
+    peer: Instance
+    transfer: int
+    error: str
+
+
+class Probed(NamedTuple):
+    """Whether the peer is proved dead. Not dead proves nothing."""
+
+    peer: Instance
+    dead: bool
+
+
+class Fenced(NamedTuple):
+    """No write to or from this peer can land any more (``fenced``), or the plane cannot tell."""
+
+    peer: Instance
+    fenced: bool
+
+
+class PlaneReset(NamedTuple):
+    """The plane was closed and opened again: none of its earlier writes can land any more."""
+
+
+class TimePassed(NamedTuple):
+    """Let time-outs at or before now happen. Early or twice does nothing."""
+
+
+Event = Union[
+    Reserve, Abandon, Publish, Withdraw, Get, Poll, StopGet, CancelKey, Release, Close,
+    Connected, Disconnected, Received, Attached, WriteEnded, Probed, Fenced, PlaneReset, TimePassed,
+]  # fmt: skip
+
+# --- answers -------------------------------------------------------------------------------
+
+
+class Published(NamedTuple):
+    """A put has become entry ``generation`` of the log."""
+
+    generation: int
+
+
+class Delivery(NamedTuple):
+    """A payload of ``size`` bytes: in ``body``, in our pool (``block``), or at a peer (``where``).
+
+    ``handle`` (0 for body) must be released once the last view has gone.
+    """
+
+    handle: int
+    generation: int
+    size: int
+    peer: Instance
+    body: bytes | None
+    block: Block | None
+    where: RegionRef | None
+
+
+class Failure(NamedTuple):
+    """A typed answer that is no payload; the face makes an exception of it."""
+
+    reason: str
+    detail: str
+    peer: str = ""
+    transfer: int = 0
+    generation: int = 0
+
+
+Result = Union[Block, Refusal, Published, Delivery, Failure, bool, int, None]
+
+# --- orders --------------------------------------------------------------------------------
+
+
+class Complete(NamedTuple):
+    """Answer the call behind ``ticket``."""
+
+    ticket: int
+    result: Result
+
+
+class Dial(NamedTuple):
+    """Keep a connection to ``address``; its link's name is the address itself."""
+
+    link: Link
+
+
+class HangUp(NamedTuple):
+    """Close a dialled link."""
+
+    link: Link
+
+
+class Send(NamedTuple):
+    """Send a message on a link; drop it when the link is down."""
+
+    link: Link
+    message: Message
+
+
+class Attach(NamedTuple):
+    """Let the plane map what the peer described; answered by Attached with the same link."""
+
+    peer: Instance
+    link: Link
+    plane: PlaneCard
+
+
+class StartWrite(NamedTuple):
+    """Post one write from our pool to the peer's region; answered by WriteEnded."""
+
+    peer: Instance
+    transfer: int
+    source: RegionRef
+    target: RegionRef
+
+
+class Probe(NamedTuple):
+    """Ask the kernel whether the owner of ``proof`` is dead; answered by Probed."""
+
+    peer: Instance
+    proof: str
+
+
+class Fence(NamedTuple):
+    """Cut the peer off from our memory and us from its; ``dead`` says death is proved."""
+
+    peer: Instance
+    dead: bool
+
+
+class ResetPlane(NamedTuple):
+    """A write is stuck: break the plane; answered by PlaneReset."""
+
+
+Action = Union[Complete, Dial, HangUp, Send, Attach, StartWrite, Probe, Fence, ResetPlane]

@@ -1,0 +1,291 @@
+"""The transitions of a get: where the inbox, the pool and the messages meet.
+
+The states are drawn in :mod:`stagelink.core.handshake.fetch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagelink.core.errors import Reason
+from stagelink.core.events import Complete, Delivery, Failure
+from stagelink.core.handshake.fetch import (
+    DRAINING,
+    HELD,
+    LANDED,
+    PULLING,
+    QUEUED,
+    Fetch,
+    Fetches,
+)  # fmt: skip
+from stagelink.core.messages import (
+    CLAIM,
+    ERROR,
+    INLINE,
+    OFFER,
+    OPEN_LIMIT,
+    PULL,
+    Ack,
+    Cancel,
+    Pull,
+)
+from stagelink.core.pool import RECEIVE, Block, Refusal
+from stagelink.core.refusals import describe
+from stagelink.core.values import NO_INSTANCE, RegionRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from stagelink.core.events import Action, Get
+    from stagelink.core.handshake.inbox import Known
+    from stagelink.core.pool import Grant, Pool
+    from stagelink.core.source import Source
+    from stagelink.core.timers import Timers
+
+
+class Gets:
+    """Every get of a receiver, from the call to the last view."""
+
+    __slots__ = ("_grant", "_pool", "_timers", "ack_delay_s", "fetches", "now_s", "sources")
+
+    def __init__(
+        self, pool: Pool, timers: Timers, ack_delay_s: float,
+        grant: Callable[[Iterable[Grant], list[Action]], None],
+    ) -> None:  # fmt: skip
+        self._pool = pool
+        self._timers = timers
+        self._grant = grant
+        self.ack_delay_s = ack_delay_s
+        self.now_s = 0.0
+        self.fetches = Fetches()
+        self.sources: dict[str, Source] = {}
+
+    def advance(self, source: Source, key: str, out: list[Action]) -> None:
+        """Give the newest announcement of *key* to the oldest get that waits for it."""
+        known = source.inbox.get(key)
+        if known is None or known.fetch:
+            return
+        fetch = self.fetches.first_waiting(source.address, key, known.generation)
+        if fetch is not None:
+            self.take(source, fetch, known, out)
+
+    def take(self, source: Source, fetch: Fetch, known: Known, out: list[Action]) -> None:
+        """Let *fetch* work on an announcement that nobody works on."""
+        if fetch.want_size not in {0, known.size}:
+            detail = f"{fetch.want_size} bytes were asked for, {known.size} are published"
+            self.fail(fetch, Reason.MISMATCH.value, detail, out)
+            return
+        fetch = fetch._replace(
+            peer=source.peer, generation=known.generation, size=known.size, where=known.where,
+            body=known.body,
+        )  # fmt: skip
+        if known.how == ERROR:
+            source.consume(known.key, known.generation, 0)
+            self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
+        elif known.how in {INLINE, OFFER}:
+            source.inbox.assign(known.key, known.generation, fetch.number)
+            self.deliver(source, fetch, out)
+        elif len(self.fetches.open_ids(source.peer)) >= OPEN_LIMIT:
+            source.stalled[known.key] = None
+        elif known.how == CLAIM:
+            source.inbox.assign(known.key, known.generation, fetch.number)
+            self.pull(source, fetch, None, out)
+        else:
+            assert known.how == PULL
+            source.inbox.assign(known.key, known.generation, fetch.number)
+            self._queue(source, fetch, out)
+
+    def _queue(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
+        fetch = self.fetches.set(fetch._replace(state=QUEUED))
+        deadline_s = self._timers.when(("fetch", fetch.number), self.now_s)
+        waiter = 2 * fetch.number + 1
+        room = self._pool.reserve(waiter, fetch.size, RECEIVE, deadline_s, self.now_s)
+        if isinstance(room, Block):
+            self.pull(source, fetch, room, out)
+        elif isinstance(room, Refusal):
+            reason = Reason.NEVER_FITS if room.never_fits else Reason.NO_ROOM
+            self.fail(fetch, reason.value, describe(room), out)
+
+    def pull(self, source: Source, fetch: Fetch, block: Block | None, out: list[Action]) -> None:
+        """Ask for the payload under a new id: into *block*, or where it lies (None)."""
+        transfer = self.fetches.mint_transfer()
+        fetch = fetch._replace(state=PULLING, transfer=transfer, block=block, where=None, body=b"")
+        self.send_pull(source, self.fetches.set(fetch), out)
+
+    def send_pull(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
+        """Say (again) what a PULLING get wants."""
+        budget_s = self._timers.when(("fetch", fetch.number), self.now_s) - self.now_s
+        target = None
+        if fetch.block is not None:
+            target = RegionRef(fetch.block.pool, fetch.block.offset, fetch.size)
+        pull = Pull(fetch.transfer, fetch.generation, target, max(0.0, budget_s))
+        source.send(pull, self.fetches, out)
+
+    def deliver(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
+        """The payload is here: to the caller, or kept for the next one who asks."""
+        if not fetch.ticket:
+            self.fetches.set(fetch._replace(state=LANDED))
+            return
+        if fetch.block is not None:  # until it has a taker, the open id keeps the reader's slot
+            fetch = fetch._replace(transfer=0)
+        ticket = fetch.ticket
+        inline = fetch.block is None and fetch.where is None
+        out.append(
+            Complete(
+                ticket,
+                Delivery(
+                    0 if inline else fetch.number, fetch.generation, fetch.size, fetch.peer,
+                    fetch.body if inline else None, fetch.block, fetch.where,
+                ),
+            )
+        )  # fmt: skip
+        self._timers.disarm(("fetch", fetch.number))
+        if inline:
+            self.fetches.set(fetch)
+            self.fetches.end(fetch)
+        else:
+            self.fetches.set(fetch._replace(state=HELD, ticket=0, body=b""))
+        if fetch.where is None:
+            self.consumed(source, fetch, out)
+
+    def adopt(self, source: Source, command: Get, out: list[Action]) -> bool:
+        """Let a get take over what a poll began, if that is the payload it wants."""
+        key, ticket, deadline_s = command.key, command.ticket, command.deadline_s
+        known = source.inbox.get(key)
+        if (
+            known is None
+            or command.generation not in {0, known.generation}
+            or command.size not in {0, known.size}
+            or command.instance not in {NO_INSTANCE, source.peer}
+        ):
+            return False
+        if self.landed(source, key, ticket, out):
+            return True
+        known = source.inbox.get(key)
+        fetch = self.fetches.get(known.fetch) if known else None
+        if fetch is None or fetch.ticket or fetch.state not in {QUEUED, PULLING}:
+            return False
+        self.fetches.set(fetch._replace(ticket=ticket))
+        self._timers.arm(("fetch", fetch.number), deadline_s)
+        return True
+
+    def landed(self, source: Source, key: str, ticket: int, out: list[Action]) -> bool:
+        """Give *ticket* what a poll has fetched, if it has."""
+        known = source.inbox.get(key)
+        fetch = self.fetches.get(known.fetch) if known else None
+        if fetch is None or fetch.state != LANDED:
+            return False
+        self.deliver(source, self.fetches.set(fetch._replace(ticket=ticket)), out)
+        return True
+
+    def give_up(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
+        """End a get from our side; a block that a write may still reach goes into quarantine."""
+        if fetch.state != PULLING or fetch.block is None:
+            self.fail(fetch, reason, detail, out)
+            return
+        self._answer(fetch, reason, detail, out)
+        self._pool.quarantine(fetch.block, {fetch.transfer})
+        source = self.sources[fetch.address]
+        self.fetches.set(fetch._replace(state=DRAINING, ticket=0))
+        self._timers.disarm(("fetch", fetch.number))
+        source.send(Cancel(fetch.transfer), self.fetches, out)
+        self.free_entry(source, fetch, out)
+
+    def fail(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
+        """End a get whose block, if it has one, no write can reach."""
+        self._answer(fetch, reason, detail, out)
+        source = self.sources[fetch.address]
+        self.let_go(fetch, out)
+        self.free_entry(source, fetch, out)
+
+    def _answer(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
+        if fetch.ticket:
+            peer = self.sources[fetch.address].label
+            failure = Failure(reason, detail, peer, fetch.transfer, fetch.generation)
+            out.append(Complete(fetch.ticket, failure))
+
+    def let_go(self, fetch: Fetch, out: list[Action]) -> None:
+        """Take a get out of the table, and its memory or its place in the queue with it."""
+        self._timers.disarm(("fetch", fetch.number))
+        self.fetches.end(fetch)
+        if fetch.state == QUEUED:
+            self._grant(self._pool.leave(2 * fetch.number + 1), out)
+        elif fetch.block is not None:
+            self._grant(self._pool.free(fetch.block), out)
+        self._books_changed(fetch, out)
+
+    def drained(self, fetch: Fetch, out: list[Action]) -> None:
+        """No write of this transfer can follow: its block leaves quarantine."""
+        self.fetches.end(fetch)
+        self._grant(self._pool.ended(fetch.transfer), out)
+        self._books_changed(fetch, out)
+
+    def _books_changed(self, fetch: Fetch, out: list[Action]) -> None:
+        source = self.sources[fetch.address]
+        source.owed += 1
+        self.touch(source, out)
+
+    def free_entry(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
+        """Nobody works on that announcement any more; the next get may."""
+        known = source.inbox.get(fetch.key)
+        if known is not None and known.fetch == fetch.number:
+            source.inbox.assign(fetch.key, known.generation, 0)
+        self.advance(source, fetch.key, out)
+
+    def back_to_waiting(self, fetch: Fetch, out: list[Action]) -> None:
+        """What it worked on was replaced: free what it holds and wait for the successor."""
+        source = self.sources[fetch.address]
+        source.inbox.drop(fetch.key, fetch.generation)
+        if fetch.state == QUEUED:
+            self._grant(self._pool.leave(2 * fetch.number + 1), out)
+        elif fetch.block is not None:
+            self._grant(self._pool.free(fetch.block), out)
+        if not fetch.ticket:
+            self._timers.disarm(("fetch", fetch.number))
+            self.fetches.end(fetch)
+        else:
+            self.fetches.set(
+                Fetch(
+                    fetch.number,
+                    fetch.ticket,
+                    fetch.address,
+                    fetch.key,
+                    fetch.want,
+                    want_size=fetch.want_size,
+                    want_instance=fetch.want_instance,
+                )
+            )
+        self.advance(source, fetch.key, out)
+
+    def not_that_one(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
+        """A queued get's payload has gone from the log."""
+        if reason == Reason.REPLACED.value and not fetch.want:
+            self.back_to_waiting(fetch, out)
+        else:
+            self.fail(fetch, reason, detail, out)
+
+    def violated(self, fetch: Fetch, detail: str, out: list[Action]) -> None:
+        """The sender's answer does not fit what was asked; its end of the id counts all the same."""
+        self.fail(fetch, Reason.PROTOCOL.value, detail, out)
+
+    def consumed(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
+        """The payload of *fetch* has been used; a relic's sender counts no more readers."""
+        if not fetch.relic and source.peer == fetch.peer:
+            source.consume(fetch.key, fetch.generation, fetch.size)
+        self.touch(source, out)
+
+    def touch(self, source: Source, out: list[Action]) -> None:
+        """Our books have changed: a report is due soon, or now if much memory waits for it."""
+        if not source.open:
+            return
+        if source.overdue:
+            source.send(Ack(()), self.fetches, out)
+        elif source.owed or source.notices:
+            self._timers.arm_once(("ack", source.address), self.now_s + self.ack_delay_s)
+
+    def retry_stalled(self, source: Source, out: list[Action]) -> None:
+        """A transfer id has closed: whoever waited for one may try."""
+        keys = list(source.stalled)
+        source.stalled.clear()
+        for key in keys:
+            self.advance(source, key, out)

@@ -1,0 +1,80 @@
+"""A reader's acknowledged cursor into the log of its edge: announcing is moving it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+WINDOW_RECORDS = 1024
+WINDOW_BYTES = 4 << 20
+
+FrozenFeed = tuple[int, int, bool, int, tuple["Sent", ...]]
+
+
+class Sent(NamedTuple):
+    """A record on its way: its number, and how many inline bytes it carried."""
+
+    number: int
+    inline: int
+
+
+class Feed:
+    """What was sent, what was acknowledged, and how much may be in between.
+
+    ``cursor`` leads ``acknowledged`` by at most 1024 records and 4 MiB of inline bytes, so a slow
+    reader costs its sender nothing but a window.
+    """
+
+    __slots__ = ("_bytes", "_sent", "acknowledged", "cursor", "subscribed", "sync_at")
+
+    def __init__(self) -> None:
+        self.cursor = 0
+        self.acknowledged = 0
+        self.subscribed = False
+        self.sync_at = -1
+        self._sent: deque[Sent] = deque()
+        self._bytes = 0
+
+    def rewind(self, cursor: int) -> None:
+        """Start over at *cursor*, unsubscribed: a new conversation begins."""
+        self.cursor = self.acknowledged = cursor
+        self.subscribed, self.sync_at = False, -1
+        self._sent.clear()
+        self._bytes = 0
+
+    def subscribe(self, head: int) -> None:
+        """Let records flow; the log's *head* is where the reader counts as synced."""
+        self.subscribed, self.sync_at = True, head
+
+    @property
+    def open(self) -> bool:
+        """Whether one more record may be sent now."""
+        full = len(self._sent) >= WINDOW_RECORDS or self._bytes >= WINDOW_BYTES
+        return self.subscribed and not full
+
+    def sent(self, number: int, inline: int) -> None:
+        """Record *number* has been handed to the channel with *inline* bytes."""
+        self.cursor = number
+        self._sent.append(Sent(number, inline))
+        self._bytes += inline
+
+    def acknowledge(self, cursor: int) -> None:
+        """The reader knows every record up to *cursor*; what we never sent does not count."""
+        if not self.acknowledged < cursor <= self.cursor:
+            return
+        self.acknowledged = cursor
+        while self._sent and self._sent[0].number <= cursor:
+            self._bytes -= self._sent.popleft().inline
+
+    def freeze(self) -> FrozenFeed:
+        """The state as nested tuples."""
+        return self.cursor, self.acknowledged, self.subscribed, self.sync_at, tuple(self._sent)
+
+    @classmethod
+    def thaw(cls, frozen: FrozenFeed) -> Feed:
+        """The feed that froze to *frozen*."""
+        feed = cls()
+        feed.cursor, feed.acknowledged, feed.subscribed, feed.sync_at, sent = frozen
+        feed._sent.extend(sent)
+        feed._bytes = sum(record.inline for record in sent)
+        return feed

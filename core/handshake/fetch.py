@@ -1,0 +1,203 @@
+"""One get of a receiver, and the table of all of them."""
+
+# WAITING --Known inline--> ended     WAITING --Known offer--> HELD --last view gone--> ended
+# WAITING --Known pull--> QUEUED --Space--> PULLING --Done--> HELD (LANDED if nobody waits now)
+# WAITING --Known claim--> PULLING (no block) --Offer--> HELD
+# WAITING, QUEUED, PULLING without block --Deadline, Cancel, Unreachable--> ended
+# PULLING with block --Deadline, Cancel, Unreachable--> DRAINING --Done, Refused, Fenced--> ended
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stagelink.core.values import NO_INSTANCE, Instance
+
+if TYPE_CHECKING:
+    from stagelink.core.pool import Block
+    from stagelink.core.values import RegionRef
+
+WAITING = "waiting"
+QUEUED = "queued"
+PULLING = "pulling"
+DRAINING = "draining"
+LANDED = "landed"
+HELD = "held"
+
+
+class Fetch(NamedTuple):
+    """A get: who asked (``ticket``, 0 for nobody), for what, and what it holds.
+
+    ``want`` is the generation asked for, 0 for the newest, ``want_size`` and ``want_instance``
+    what it must be; ``generation`` and ``size`` are those
+    of the announcement it works on. ``transfer`` is its open id, 0 for none. ``relic`` marks the
+    view of an offer whose generation has gone from the log: it is reported as held.
+    """
+
+    number: int
+    ticket: int
+    address: str
+    key: str
+    want: int
+    state: str = WAITING
+    peer: Instance = NO_INSTANCE
+    generation: int = 0
+    size: int = 0
+    transfer: int = 0
+    block: Block | None = None
+    where: RegionRef | None = None
+    body: bytes = b""
+    relic: bool = False
+    want_size: int = 0
+    want_instance: Instance = NO_INSTANCE
+
+
+FrozenFetches = tuple[int, int, tuple[Fetch, ...]]
+
+
+class Fetches:
+    """All gets of a receiver by number, with the indexes that its messages need."""
+
+    __slots__ = (
+        "_active", "_numbers", "_open", "_relics", "_tickets", "_waiting", "next_number",
+        "next_transfer",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.next_number = 1
+        self.next_transfer = 1
+        self._numbers: dict[int, Fetch] = {}
+        self._tickets: dict[int, int] = {}
+        self._waiting: dict[tuple[str, str], dict[int, None]] = {}
+        self._open: dict[Instance, dict[int, int]] = {}
+        self._active: dict[tuple[Instance, int], int] = {}
+        self._relics: dict[Instance, dict[int, None]] = {}
+
+    def __len__(self) -> int:
+        """How many gets are not over."""
+        return len(self._numbers)
+
+    def all(self) -> list[Fetch]:
+        """Every get that is not over, oldest first."""
+        return list(self._numbers.values())
+
+    def start(
+        self, ticket: int, address: str, key: str, want: int,
+        want_size: int = 0, want_instance: Instance = NO_INSTANCE,
+    ) -> Fetch:  # fmt: skip
+        """A new get, WAITING."""
+        fetch = Fetch(
+            self.next_number, ticket, address, key, want,
+            want_size=want_size, want_instance=want_instance,
+        )  # fmt: skip
+        self.next_number += 1
+        self._numbers[fetch.number] = fetch
+        self._index(fetch)
+        return fetch
+
+    def mint_transfer(self) -> int:
+        """The next transfer id; never the same again."""
+        self.next_transfer += 1
+        return self.next_transfer - 1
+
+    def set(self, fetch: Fetch) -> Fetch:
+        """Replace the get of that number."""
+        self._unindex(self._numbers[fetch.number])
+        self._numbers[fetch.number] = fetch
+        self._index(fetch)
+        return fetch
+
+    def end(self, fetch: Fetch) -> None:
+        """The get is over."""
+        self._unindex(self._numbers.pop(fetch.number))
+
+    def get(self, number: int) -> Fetch | None:
+        """The get of that number, if it is not over."""
+        return self._numbers.get(number)
+
+    def of_ticket(self, ticket: int) -> Fetch | None:
+        """The get that answers *ticket*."""
+        return self._numbers.get(self._tickets.get(ticket, 0))
+
+    def of_transfer(self, peer: Instance, transfer: int) -> Fetch | None:
+        """The get whose open id towards *peer* is *transfer*."""
+        return self._numbers.get(self._open.get(peer, {}).get(transfer, 0))
+
+    def working_on(self, peer: Instance, generation: int) -> Fetch | None:
+        """The get that is queued, pulling, landed or held on that payload."""
+        return self._numbers.get(self._active.get((peer, generation), 0))
+
+    def first_waiting(self, address: str, key: str, generation: int) -> Fetch | None:
+        """The oldest WAITING get that would take *generation* of *key*."""
+        for number in sorted(self._waiting.get((address, key), ())):
+            fetch = self._numbers[number]
+            if fetch.want in {0, generation}:
+                return fetch
+        return None
+
+    def waiting_for(self, address: str, key: str) -> list[Fetch]:
+        """Every WAITING get of *key*, oldest first."""
+        return [self._numbers[n] for n in sorted(self._waiting.get((address, key), ()))]
+
+    def waiting_keys(self, address: str) -> list[str]:
+        """The keys that some get WAITs for at *address*."""
+        return [key for where, key in self._waiting if where == address]
+
+    def open_ids(self, peer: Instance) -> tuple[int, ...]:
+        """Ids still pulling, draining or viewed towards *peer*."""
+        return tuple(self._open.get(peer, ()))
+
+    def relics(self, peer: Instance) -> tuple[int, ...]:
+        """Generations of *peer* that have gone from the log but are still viewed."""
+        return tuple(self._relics.get(peer, ()))
+
+    def _index(self, fetch: Fetch) -> None:
+        peer, number = fetch.peer, fetch.number
+        if fetch.ticket:
+            self._tickets[fetch.ticket] = number
+        if fetch.state == WAITING:
+            self._waiting.setdefault((fetch.address, fetch.key), {})[number] = None
+        elif fetch.state != DRAINING:
+            self._active[peer, fetch.generation] = number
+        if fetch.transfer:
+            self._open.setdefault(peer, {})[fetch.transfer] = number
+        if fetch.relic:
+            self._relics.setdefault(peer, {})[fetch.generation] = None
+
+    def _unindex(self, fetch: Fetch) -> None:
+        peer = fetch.peer
+        if fetch.ticket:
+            self._tickets.pop(fetch.ticket, None)
+        if fetch.state == WAITING:
+            _discard(self._waiting, (fetch.address, fetch.key), fetch.number)
+        elif (
+            fetch.state != DRAINING and self._active.get((peer, fetch.generation)) == fetch.number
+        ):
+            del self._active[peer, fetch.generation]
+        if fetch.transfer:
+            _discard(self._open, peer, fetch.transfer)
+        if fetch.relic:
+            _discard(self._relics, peer, fetch.generation)
+
+    def freeze(self) -> FrozenFetches:
+        """The state as nested tuples."""
+        return self.next_number, self.next_transfer, tuple(self._numbers.values())
+
+    @classmethod
+    def thaw(cls, frozen: FrozenFetches) -> Fetches:
+        """The table that froze to *frozen*."""
+        table = cls()
+        table.next_number, table.next_transfer, fetches = frozen
+        for fetch in fetches:
+            table._numbers[fetch.number] = fetch
+            table._index(fetch)
+        return table
+
+
+def _discard(
+    index: dict[Any, dict[Any, None]] | dict[Any, dict[Any, int]], group: object, member: object
+) -> None:
+    """Take *member* out of *group*, and the group out when it was the last."""
+    members = index[group]
+    members.pop(member, None)
+    if not members:
+        del index[group]

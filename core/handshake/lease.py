@@ -1,0 +1,104 @@
+"""Who may touch the bytes of an entry: one reader's leases and what became of them."""
+
+# offer:    OFFERED --Consumed | Gone known and not held | reader gone--> ended
+# claim:    OFFERED --id closed in the reader's report | Consumed | reader gone--> ended
+# transfer: QUEUED --slot--> WRITING --WriteEnded--> ended        QUEUED --Cancel--> ended
+#           WRITING --Cancel | reader gone--> DRAINING --WriteEnded | Fenced--> ended
+# "OFFERED while the entry is LEAVING" is the recall; the end of a transfer id is an answer on
+# record (Done or Refused) until the reader's report closes the id.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagelink.core.messages import Done, Refused, Report
+
+if TYPE_CHECKING:
+    from stagelink.core.values import RegionRef
+
+OFFERED = "offered"
+QUEUED = "queued"
+WRITING = "writing"
+DRAINING = "draining"
+
+
+class Lease(NamedTuple):
+    """A claim on an entry's bytes: a claimed offer, or a transfer with its target."""
+
+    state: str
+    generation: int
+    target: RegionRef | None = None
+
+
+class Ended(NamedTuple):
+    """The end of a transfer id: what to answer, for ever."""
+
+    generation: int
+    answer: Done | Refused
+
+
+FrozenLeases = tuple[tuple[int, ...], tuple[tuple[int, Lease], ...], tuple[tuple[int, Ended], ...]]
+
+
+class Leases:
+    """One reader's offers (by generation), transfers and ended transfers (by id)."""
+
+    __slots__ = ("ended", "offers", "transfers")
+
+    def __init__(self) -> None:
+        self.offers: dict[int, None] = {}
+        self.transfers: dict[int, Lease] = {}
+        self.ended: dict[int, Ended] = {}
+
+    def holds_slot(self, generation: int) -> bool:
+        """Whether anything here still stands for *generation*: a lease, or a Done not counted."""
+        if generation in self.offers:
+            return True
+        if any(lease.generation == generation for lease in self.transfers.values()):
+            return True
+        return any(
+            ended.generation == generation and isinstance(ended.answer, Done)
+            for ended in self.ended.values()
+        )
+
+    def end(self, transfer: int, answer: Done | Refused) -> Lease | None:
+        """End a transfer with *answer* on record; return its lease, or None if it had none."""
+        lease = self.transfers.pop(transfer, None)
+        generation = lease.generation if lease else 0
+        self.ended[transfer] = Ended(generation, answer)
+        return lease
+
+    def closed_by(self, report: Report) -> list[tuple[int, Lease]]:
+        """Drop what the reader's report closes; return the leases that ended thereby.
+
+        Those are queued or claimed transfers whose id is below low water and not open. A write
+        under way is not among them: it ends when the plane says so.
+        """
+        low, still = report.low_water, report.open_ids
+        for transfer in [t for t in self.ended if t < low and t not in still]:
+            del self.ended[transfer]
+        closed = [
+            (transfer, lease)
+            for transfer, lease in self.transfers.items()
+            if transfer < low and transfer not in still and lease.state in {OFFERED, QUEUED}
+        ]
+        for transfer, _ in closed:
+            del self.transfers[transfer]
+        return closed
+
+    def freeze(self) -> FrozenLeases:
+        """The state as nested tuples."""
+        return (
+            tuple(sorted(self.offers)),
+            tuple(sorted(self.transfers.items())),
+            tuple(sorted(self.ended.items())),
+        )
+
+    @classmethod
+    def thaw(cls, frozen: FrozenLeases) -> Leases:
+        """The leases that froze to *frozen*."""
+        leases = cls()
+        offers, transfers, ended = frozen
+        leases.offers = dict.fromkeys(offers)
+        leases.transfers, leases.ended = dict(transfers), dict(ended)
+        return leases

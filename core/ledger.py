@@ -1,0 +1,186 @@
+"""The log of one edge: what was published to a stage, and what became of it."""
+
+# Entry:  (reserved block) --publish--> LIVE --withdraw, expire, replace, counted--> LEAVING
+#          LIVE, LEAVING: a lease pins the bytes      LEAVING without a lease --> removed
+# A record is either a live publish or a Gone; the publish's record ends when the entry leaves.
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Union
+
+from stagelink.core.messages import Gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stagelink.core.errors import Reason
+    from stagelink.core.pool import Block
+
+Record = Union[int, Gone]
+"""A live publish, by its generation, or the end of one."""
+
+FrozenLedger = tuple[int, int, tuple[Gone, ...], tuple["Entry", ...]]
+
+GONE_LIMIT = 65_536
+"""Gone records kept for readers that lag; a reader further behind starts over."""
+
+
+class Entry(NamedTuple):
+    """One publish: its bytes, who may read it, who has, and who is reading now.
+
+    ``readers`` is how many identities may read it, or which (by name), or None for any number
+    until its life ends. ``holders`` are identities that hold a reader's slot without having been
+    counted; ``counted`` those that have consumed it. ``leases`` pins the bytes.
+    """
+
+    generation: int
+    number: int
+    key: str
+    size: int
+    block: Block | None
+    body: bytes
+    error: str
+    readers: int | tuple[str, ...] | None
+    holders: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+    leases: int = 0
+    leaving: str = ""
+    gone_number: int = 0
+
+    def admits(self, reader: str) -> bool:
+        """Whether *reader* may take it: not yet counted, and a slot is free or its own."""
+        if reader in self.counted:
+            return False
+        if self.readers is None or reader in self.holders:
+            return True
+        if isinstance(self.readers, tuple):
+            return reader in self.readers
+        return len(self.holders) + len(self.counted) < self.readers
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every declared reader has been counted."""
+        if self.readers is None:
+            return False
+        declared = len(self.readers) if isinstance(self.readers, tuple) else self.readers
+        return len(self.counted) >= declared
+
+
+class Ledger:
+    """Entries by generation, the live ones by key, and the numbered log of one edge."""
+
+    __slots__ = ("_by_key", "_gone", "_live", "entries", "head", "trimmed")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.head = 0
+        self.trimmed = 0
+        self._by_key: dict[str, int] = {}
+        self._live: dict[int, int] = {}
+        self._gone: dict[int, Gone] = {}
+
+    def live(self, key: str) -> Entry | None:
+        """The live entry of *key*."""
+        generation = self._by_key.get(key)
+        return None if generation is None else self.entries[generation]
+
+    def publish(self, entry: Entry) -> Entry:
+        """Append *entry* to the log under the next number; its key must not be live."""
+        assert entry.key not in self._by_key
+        self.head += 1
+        entry = entry._replace(number=self.head)
+        self.entries[entry.generation] = entry
+        self._by_key[entry.key] = entry.generation
+        self._live[self.head] = entry.generation
+        return entry
+
+    def leave(self, generation: int, reason: Reason, detail: str) -> Entry | None:
+        """Let a live entry leave, with a Gone in the log; return it if its bytes are free now."""
+        entry = self.entries.get(generation)
+        if entry is None or entry.leaving:
+            return None
+        self.head += 1
+        del self._live[entry.number], self._by_key[entry.key]
+        self._gone[self.head] = Gone(self.head, entry.key, generation, reason.value, detail)
+        self.entries[generation] = entry._replace(leaving=reason.value, gone_number=self.head)
+        return self._removed_if_free(generation)
+
+    def lease(self, generation: int, reader: str) -> None:
+        """One more lease of *reader* pins the entry and holds a reader's slot."""
+        entry = self.entries[generation]
+        holders = entry.holders if reader in entry.holders else (*entry.holders, reader)
+        self.entries[generation] = entry._replace(leases=entry.leases + 1, holders=holders)
+
+    def unlease(self, generation: int) -> Entry | None:
+        """One lease fewer; return the entry if its bytes are free now."""
+        entry = self.entries[generation]
+        self.entries[generation] = entry._replace(leases=entry.leases - 1)
+        return self._removed_if_free(generation)
+
+    def vacate(self, generation: int, reader: str) -> None:
+        """*reader* no longer holds a slot; a removed entry is fine."""
+        entry = self.entries.get(generation)
+        if entry is not None and reader in entry.holders:
+            rest = tuple(name for name in entry.holders if name != reader)
+            self.entries[generation] = entry._replace(holders=rest)
+
+    def count(self, generation: int, reader: str) -> bool:
+        """Count *reader*, once; True if that was the last one the entry waited for."""
+        entry = self.entries.get(generation)
+        if entry is None or reader in entry.counted:
+            return False
+        self.vacate(generation, reader)
+        entry = self.entries[generation]
+        self.entries[generation] = entry = entry._replace(counted=(*entry.counted, reader))
+        return entry.exhausted and not entry.leaving
+
+    def records_after(self, cursor: int) -> Iterator[tuple[int, Record]]:
+        """The records numbered above *cursor*, in order."""
+        live, gone = self._live, self._gone
+        if self.head - cursor <= 2 * (len(live) + len(gone)):
+            numbers = [n for n in range(cursor + 1, self.head + 1) if n in live or n in gone]
+        else:
+            numbers = sorted(n for part in (live, gone) for n in part if n > cursor)
+        for number in numbers:
+            yield number, live[number] if number in live else gone[number]
+
+    def why_gone(self, generation: int) -> Gone | None:
+        """What the log still says about the end of *generation*."""
+        for record in reversed(self._gone.values()):
+            if record.generation == generation:
+                return record
+        return None
+
+    def trim(self, acknowledged: int) -> None:
+        """Forget Gone records that every reader knows: those up to *acknowledged*."""
+        spare = len(self._gone) - GONE_LIMIT
+        known: list[int] = []
+        for number in self._gone:
+            if number > acknowledged and len(known) >= spare:
+                break
+            known.append(number)
+        for number in known:
+            del self._gone[number]
+            self.trimmed = number
+
+    def _removed_if_free(self, generation: int) -> Entry | None:
+        entry = self.entries[generation]
+        if entry.leases or not entry.leaving:
+            return None
+        return self.entries.pop(generation)
+
+    def freeze(self) -> FrozenLedger:
+        """The state as nested tuples."""
+        return self.head, self.trimmed, tuple(self._gone.values()), tuple(self.entries.values())
+
+    @classmethod
+    def thaw(cls, frozen: FrozenLedger) -> Ledger:
+        """The ledger that froze to *frozen*."""
+        ledger = cls()
+        ledger.head, ledger.trimmed, gone, entries = frozen
+        ledger._gone = {record.number: record for record in gone}
+        ledger.entries = {entry.generation: entry for entry in entries}
+        live = [entry for entry in entries if not entry.leaving]
+        ledger._live = {entry.number: entry.generation for entry in live}
+        ledger._by_key = {entry.key: entry.generation for entry in live}
+        return ledger

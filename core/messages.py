@@ -1,0 +1,175 @@
+"""What travels on the control channel.
+
+A session is one conversation of a receiver (which dials) with a sender. Every message but Hello
+and Declined travels in a :class:`Packet`: the session's number and the message's place in it. Each
+side takes an exact prefix of what the other sent in that session; a gap ends the session and the
+receiver greets again. That one rule turns loss, duplication and reordering into a cut.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Union
+
+if TYPE_CHECKING:
+    from stagelink.core.values import HostCard, Identity, Instance, PlaneCard, RegionRef
+
+OPEN_LIMIT = 64
+"""Transfer ids a receiver may have open towards one sender; more wait."""
+
+# How an announced payload is had.
+INLINE = 0  # its bytes came with the announcement: an offer
+OFFER = 1  # mapped where it lies: an offer, a lease already given
+CLAIM = 2  # to be asked for with a Pull without target; answered by an Offer
+PULL = 3  # to be asked for with a Pull into a block of the receiver
+ERROR = 4  # the producer failed: the announcement itself is the news
+
+
+class Report(NamedTuple):
+    """The receiver's side of the books, on every packet to a sender.
+
+    Transfer ids below ``low_water`` have ended, except ``open_ids`` (still pulling, claiming,
+    draining or viewed). Log records up to ``cursor`` are known. ``held`` lists the offered
+    generations that are gone from the log up to there, yet still have a live view.
+    """
+
+    low_water: int
+    open_ids: tuple[int, ...]
+    cursor: int
+    held: tuple[int, ...]
+
+
+class Hello(NamedTuple):
+    """Receiver to sender, first on a connection: let us talk (again)."""
+
+    session: int
+    instance: Instance
+    identity: Identity
+    source: str
+    wanted: Instance
+    report: Report
+    host: HostCard
+    planes: tuple[PlaneCard, ...]
+
+
+class Welcome(NamedTuple):
+    """Sender to receiver: the route we take, and whether the log starts over (``fresh``)."""
+
+    instance: Instance
+    identity: Identity
+    host: HostCard
+    plane: PlaneCard
+    fresh: bool
+
+
+class Declined(NamedTuple):
+    """Sender to receiver: no session, and why."""
+
+    session: int
+    reason: str
+    detail: str
+
+
+class Lost(NamedTuple):
+    """Sender to receiver: I do not know (or no longer follow) this session; greet again."""
+
+    session: int
+
+
+class Subscribe(NamedTuple):
+    """Receiver to sender: attached; send the log from my cursor on."""
+
+
+class Synced(NamedTuple):
+    """Sender to receiver: at Subscribe the log ended at ``number``."""
+
+    number: int
+
+
+class Announce(NamedTuple):
+    """Sender to receiver: log record ``number`` published ``size`` bytes under ``key``."""
+
+    number: int
+    key: str
+    generation: int
+    size: int
+    how: int
+    where: RegionRef | None
+    body: bytes
+
+
+class Gone(NamedTuple):
+    """Sender to receiver: log record ``number`` says that ``generation`` is no more."""
+
+    number: int
+    key: str
+    generation: int
+    reason: str
+    detail: str
+
+
+class Query(NamedTuple):
+    """Receiver to sender: announce ``key`` again if it lives; I had to forget."""
+
+    key: str
+
+
+class Pull(NamedTuple):
+    """Receiver to sender: write ``generation`` to ``target``, or offer it (None)."""
+
+    transfer: int
+    generation: int
+    target: RegionRef | None
+    budget_s: float
+
+
+class Offer(NamedTuple):
+    """Sender to receiver: the claimed payload, in place or as bytes."""
+
+    transfer: int
+    generation: int
+    where: RegionRef | None
+    body: bytes
+
+
+class Done(NamedTuple):
+    """Sender to receiver: all ``size`` bytes are in the target."""
+
+    transfer: int
+    generation: int
+    size: int
+
+
+class Refused(NamedTuple):
+    """Sender to receiver: the transfer has ended or never began; no write of it follows."""
+
+    transfer: int
+    reason: str
+    detail: str
+
+
+class Cancel(NamedTuple):
+    """Receiver to sender: end this transfer and tell me when no write of it can follow."""
+
+    transfer: int
+
+
+class Ack(NamedTuple):
+    """Receiver to sender: my report, and the generations I have consumed."""
+
+    consumed: tuple[int, ...]
+
+
+ToSender = Union[Subscribe, Query, Pull, Cancel, Ack]
+ToReceiver = Union[Welcome, Synced, Announce, Gone, Offer, Done, Refused]
+
+
+class Packet(NamedTuple):
+    """A message in its session: ``sequence`` counts from 0 each way."""
+
+    session: int
+    sequence: int
+    report: Report | None
+    message: ToSender | ToReceiver
+
+
+Message = Union[Hello, Declined, Lost, Packet]

@@ -1,0 +1,39 @@
+"""What an endpoint is told once, when it is made."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagelink.core.handshake.watch import Patience
+
+if TYPE_CHECKING:
+    from stagelink.core.handshake.session import OwnPlane
+    from stagelink.core.timeouts import TimeoutPolicy
+    from stagelink.core.values import HostCard, Identity, Instance
+
+
+class Settings(NamedTuple):
+    """Who we are, which planes we have, and our limits.
+
+    ``session_base`` starts the session numbers of this instance (they must not meet those of an
+    earlier instance on the same link); ``max_writes`` bounds the writes posted at once;
+    ``can_fence`` says that the planes can cut off a living peer.
+    """
+
+    instance: Instance
+    identity: Identity
+    host: HostCard
+    planes: tuple[OwnPlane, ...]
+    policy: TimeoutPolicy
+    inline_bytes: int
+    max_writes: int
+    session_base: int
+    can_fence: bool
+    fence_after_s: float = 30.0
+
+    @property
+    def patience(self) -> Patience:
+        """How long a silent peer is waited for."""
+        fence = self.fence_after_s if self.can_fence else inf
+        return Patience(self.policy.suspect_grace_s, self.policy.settle_s, fence)

@@ -1,0 +1,204 @@
+"""A receiver's conversation with one sender: dialling, greeting, numbering, reporting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stagelink.core.events import Dial, Send
+from stagelink.core.handshake.inbox import Inbox
+from stagelink.core.handshake.session import (
+    DECLINED,
+    DIALING,
+    GREETING,
+    IDLE,
+    OPEN,
+    Session,
+)  # fmt: skip
+from stagelink.core.messages import Ack, Hello, Packet, Report
+from stagelink.core.values import NO_INSTANCE, Instance
+
+if TYPE_CHECKING:
+    from stagelink.core.events import Action
+    from stagelink.core.handshake.fetch import Fetches
+    from stagelink.core.messages import ToSender
+    from stagelink.core.settings import Settings
+
+FLUSH_BYTES = 1 << 20
+"""Consumed bytes that are reported at once: their memory is worth a message."""
+
+FLUSH_CHANGES = 256
+"""Changes of our books without a report; a quarter of the sender's window of records."""
+
+
+class Source:
+    """What we know and owe of the sender at ``address``."""
+
+    __slots__ = (
+        "address", "attached", "consumed", "cursor", "detail", "fresh", "inbox", "met", "notices",
+        "owed", "owed_bytes", "peer", "peer_name", "recent", "rejected", "reported",
+        "session", "stage", "stalled", "synced",
+    )  # fmt: skip
+
+    def __init__(self, address: str, stage: str) -> None:
+        self.address = address
+        self.stage = stage
+        self.session = Session()
+        self.peer: Instance = NO_INSTANCE
+        self.peer_name = ""
+        self.attached: Instance = NO_INSTANCE
+        self.met = False
+        self.detail = "never connected"
+        self.inbox = Inbox()
+        self.cursor = 0
+        self.synced = False
+        self.fresh = False
+        # Consumed generations until their Gone; the flag: announced again in a fresh log.
+        self.consumed: dict[int, bool] = {}
+        self.notices: list[int] = []
+        self.owed_bytes = 0
+        self.owed = 0
+        self.reported: Report | None = None
+        self.rejected: dict[str, None] = {}
+        self.recent: dict[str, tuple[str, str]] = {}
+        self.stalled: dict[str, None] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether messages can be sent now."""
+        return self.session.state == OPEN
+
+    @property
+    def label(self) -> str:
+        """The sender's name for people, or its address until it has told its name."""
+        return self.peer_name or self.address
+
+    def report(self, fetches: Fetches) -> Report:
+        """Our side of the books, as of now."""
+        peer = self.peer
+        return Report(
+            fetches.next_transfer, fetches.open_ids(peer), self.cursor, fetches.relics(peer)
+        )
+
+    def dial(self, out: list[Action]) -> None:
+        """Keep a connection from now on."""
+        if self.session.state == IDLE:
+            self.session = Session(DIALING)
+            out.append(Dial(self.address))
+
+    def greet(self, number: int, settings: Settings, fetches: Fetches, out: list[Action]) -> None:
+        """Begin conversation *number*, saying where the last one ended."""
+        self.session = Session(GREETING, number)
+        hello = Hello(
+            number, settings.instance, settings.identity, self.stage, self.peer,
+            self.report(fetches), settings.host, tuple(plane.card for plane in settings.planes),
+        )  # fmt: skip
+        out.append(Send(self.address, hello))
+
+    def cut(self, detail: str) -> None:
+        """The connection is down; the channel dials again by itself."""
+        if self.session.state != IDLE:
+            self.session = Session(DIALING, self.session.number)
+            self.detail = detail
+
+    def decline(self, detail: str) -> None:
+        """The sender will not talk to us."""
+        self.session = Session(DECLINED, self.session.number)
+        self.detail = detail
+
+    def send(self, message: ToSender, fetches: Fetches, out: list[Action]) -> None:
+        """Send *message*, or nothing while the conversation is down (resuming says it again).
+
+        What was consumed is told first: a report that closes a transfer id gives its reader's
+        slot back, so the count must not come after it.
+        """
+        if self.session.state != OPEN:
+            return
+        if self.notices and not isinstance(message, Ack):
+            self.send(Ack(()), fetches, out)
+        if isinstance(message, Ack):
+            message = Ack(tuple(self.notices))
+            self.notices, self.owed_bytes = [], 0
+        session = self.session
+        self.reported = self.report(fetches)
+        self.owed = 0
+        packet = Packet(session.number, session.sent, self.reported, message)
+        self.session = session._replace(sent=session.sent + 1)
+        out.append(Send(self.address, packet))
+
+    def resume(self, fetches: Fetches, out: list[Action]) -> None:
+        """Say again what the last conversation may have lost: everything consumed."""
+        self.notices = list(self.consumed)
+        if self.notices:
+            self.send(Ack(()), fetches, out)
+
+    def owes(self, fetches: Fetches) -> bool:
+        """Whether the sender's picture of our books is out of date."""
+        return bool(self.notices) or self.reported != self.report(fetches)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether what we owe is too much to wait for the timer."""
+        return self.owed_bytes >= FLUSH_BYTES or self.owed >= FLUSH_CHANGES
+
+    def consume(self, key: str, generation: int, size: int) -> None:
+        """*generation* has been used; remember it until the log says that it is gone."""
+        self.inbox.drop(key, generation)
+        self.consumed[generation] = True
+        self.notices.append(generation)
+        self.owed_bytes += size
+
+    def forget_peer(self) -> None:
+        """Another instance, or none: nothing that was known holds."""
+        self.inbox.clear()
+        self.cursor, self.synced, self.fresh = 0, False, False
+        self.consumed.clear()
+        self.notices, self.owed_bytes, self.reported = [], 0, None
+        self.recent.clear()
+        self.peer, self.attached = NO_INSTANCE, NO_INSTANCE
+
+    def cut_off(self) -> None:
+        """Fenced: its log must begin anew; should it be alive, what we consumed still counts."""
+        self.start_over()
+        self.fresh, self.synced = False, False
+        self.notices, self.owed_bytes, self.reported = [], 0, None
+        self.attached = NO_INSTANCE
+
+    def start_over(self) -> None:
+        """The sender's log begins anew for us; what it does not repeat has gone."""
+        self.inbox.clear()
+        self.cursor, self.fresh = 0, True
+        self.consumed = dict.fromkeys(self.consumed, False)
+
+    def in_sync(self, number: int) -> None:
+        """The replay is complete up to *number*."""
+        self.cursor = max(self.cursor, number)
+        self.synced = True
+        if self.fresh:
+            self.consumed = {g: again for g, again in self.consumed.items() if again}
+            self.fresh = False
+
+    def freeze(self) -> tuple[object, ...]:
+        """The state as nested tuples; ``detail`` is words for people and is left out."""
+        return (
+            self.address, self.stage, self.session, self.peer, self.peer_name, self.attached,
+            self.met, self.inbox.freeze(), self.cursor, self.synced, self.fresh,
+            tuple(self.consumed.items()), tuple(self.notices), self.owed_bytes, self.owed,
+            self.reported, tuple(self.rejected), tuple(self.recent.items()), tuple(self.stalled),
+        )  # fmt: skip
+
+    @classmethod
+    def thaw(cls, frozen: tuple[object, ...]) -> Source:
+        """The source that froze to *frozen*."""
+        state: Any = frozen
+        address, stage, *rest = state
+        source = cls(address, stage)
+        (
+            source.session, source.peer, source.peer_name, source.attached, source.met, inbox,
+            source.cursor, source.synced, source.fresh, consumed, notices, source.owed_bytes,
+            source.owed, source.reported, rejected, recent, stalled,
+        ) = rest  # fmt: skip
+        source.inbox = Inbox.thaw(inbox)
+        source.consumed, source.notices = dict(consumed), list(notices)
+        source.rejected, source.stalled = dict.fromkeys(rejected), dict.fromkeys(stalled)
+        source.recent = dict(recent)
+        return source

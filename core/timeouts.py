@@ -1,0 +1,86 @@
+"""How long anything may take, in seconds, checked together."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import NamedTuple
+
+from stagelink.core.errors import ConfigError
+
+MIB_100 = 100 << 20
+
+
+class TimeoutPolicy(NamedTuple):
+    """Every duration of the protocol, in seconds.
+
+    ``transfer_base_s`` plus ``transfer_per_100mib_s`` for every 100 MiB is how long a get waits
+    unless told otherwise; ``ttl_s`` how long a payload nobody takes is kept; ``put_s`` how long a
+    put waits for room; ``suspect_grace_s`` how long a cut connection may take to heal before
+    waiting gets hear of it; ``silence_s`` after how long without a sign a connection counts as
+    cut; ``settle_s`` passes between the proof of a death and the reuse of memory.
+    """
+
+    transfer_base_s: float = 30.0
+    transfer_per_100mib_s: float = 5.0
+    query_s: float = 5.0
+    ttl_s: float = 300.0
+    put_s: float = 5.0
+    suspect_grace_s: float = 0.5
+    silence_s: float = 10.0
+    close_s: float = 2.0
+    settle_s: float = 0.05
+    ack_delay_s: float = 0.05
+    stuck_base_s: float = 30.0
+
+    @classmethod
+    def checked(cls, **values: float) -> TimeoutPolicy:
+        """A policy whose parts fit together.
+
+        Raises:
+            ConfigError: names the field, its value and what is wrong with it.
+        """
+        unknown = sorted(set(values) - set(cls._fields))
+        if unknown:
+            msg = f"unknown timeout {unknown[0]!r}"
+            raise ConfigError(msg, remedy=f"known are {', '.join(cls._fields)}")
+        policy = cls(**values)
+        for name, value in policy._asdict().items():
+            _check_duration(name, value)
+        for shorter in ("transfer_base_s", "query_s", "put_s"):
+            if getattr(policy, shorter) >= policy.ttl_s:
+                msg = f"{shorter} is {getattr(policy, shorter)} s, ttl_s only {policy.ttl_s} s"
+                raise ConfigError(msg, remedy="keep payloads longer than anybody waits for them")
+        if policy.suspect_grace_s >= policy.silence_s:
+            msg = f"suspect_grace_s {policy.suspect_grace_s} is not below silence_s"
+            raise ConfigError(msg, remedy=f"keep it below {policy.silence_s} s")
+        return policy
+
+    def transfer_s(self, size: int) -> float:
+        """How long a get of *size* bytes may take."""
+        return self.transfer_base_s + self.transfer_per_100mib_s * size / MIB_100
+
+    def stuck_write_s(self, size: int) -> float:
+        """How long a started write of *size* bytes may take before its plane is broken."""
+        return max(self.stuck_base_s, 10 * self.transfer_s(size))
+
+
+def deadline(now_s: float, timeout_s: float) -> float:
+    """The moment *timeout_s* from *now_s*; 0 means at once.
+
+    Raises:
+        ConfigError: not a number, negative, or not finite: every wait is bounded.
+    """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+        msg = f"a timeout is a number of seconds, not {timeout_s!r}"
+        raise ConfigError(msg, remedy="pass seconds, or None for the policy's default")
+    if not isfinite(timeout_s) or timeout_s < 0:
+        msg = f"a timeout of {timeout_s} s is not a wait that ends"
+        raise ConfigError(msg, remedy="pass finite seconds, 0 or more")
+    return now_s + timeout_s
+
+
+def _check_duration(name: str, value: object) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
+        msg = f"timeout {name} is {value!r}, not a positive number of seconds"
+        raise ConfigError(msg, remedy="pass finite seconds above 0")

@@ -1,0 +1,77 @@
+"""Every time-out of an endpoint, in one table.
+
+Machines name what they wait for; only this table knows when. So no machine's state holds a time,
+and an explorer may let any timer fire at any moment: safety never depends on a clock.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+TimerKey = tuple[str | int | bytes, ...]
+"""What waits: a kind followed by the ids of the thing, for example ``("fetch", 7)``."""
+
+
+class Timers:
+    """Named moments, in seconds of the caller's monotonic clock."""
+
+    __slots__ = ("_heap", "_when")
+
+    def __init__(self) -> None:
+        self._when: dict[TimerKey, float] = {}
+        self._heap: list[tuple[float, TimerKey]] = []
+
+    def arm(self, key: TimerKey, when_s: float) -> None:
+        """Let *key* be due at *when_s*, whatever was set before."""
+        self._when[key] = when_s
+        heappush(self._heap, (when_s, key))
+        if len(self._heap) > 64 + 4 * len(self._when):
+            self._heap = sorted((when, name) for name, when in self._when.items())
+
+    def arm_once(self, key: TimerKey, when_s: float) -> None:
+        """Arm *key* unless it is armed already."""
+        if key not in self._when:
+            self.arm(key, when_s)
+
+    def disarm(self, key: TimerKey) -> None:
+        """Forget *key*; unknown keys are fine."""
+        self._when.pop(key, None)
+
+    def when(self, key: TimerKey, otherwise: float) -> float:
+        """The moment *key* is due, or *otherwise* if it is not armed."""
+        return self._when.get(key, otherwise)
+
+    def next(self) -> float | None:
+        """The earliest moment, or None when nothing is armed."""
+        heap, when = self._heap, self._when
+        while heap and when.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now_s: float) -> list[TimerKey]:
+        """Disarm and return, earliest first, every key due at or before *now_s*."""
+        keys: list[TimerKey] = []
+        while (moment := self.next()) is not None and moment <= now_s:
+            key = heappop(self._heap)[1]
+            del self._when[key]
+            keys.append(key)
+        return keys
+
+    def armed(self) -> list[TimerKey]:
+        """Every armed key, in no particular order."""
+        return list(self._when)
+
+    def freeze(self, now_s: float | None) -> tuple[tuple[TimerKey, float], ...]:
+        """Every armed key with its distance from *now_s*, or 0 when *now_s* is None."""
+        if now_s is None:
+            return tuple((key, 0.0) for key in sorted(self._when, key=repr))
+        ahead = ((key, max(0.0, round(when - now_s, 6))) for key, when in self._when.items())
+        return tuple(sorted(ahead, key=repr))
+
+    @classmethod
+    def thaw(cls, frozen: tuple[tuple[TimerKey, float], ...], now_s: float = 0.0) -> Timers:
+        """Timers equal to the frozen ones, with *now_s* as the present."""
+        timers = cls()
+        for key, ahead in frozen:
+            timers.arm(key, now_s + ahead)
+        return timers

@@ -1,0 +1,83 @@
+"""Small messages between connectors, in order while a connection lasts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Union
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagelink.core.values import Link
+
+
+class Mail(NamedTuple):
+    """Frames that arrived on a link."""
+
+    link: Link
+    frames: list[bytes]
+
+
+class LinkUp(NamedTuple):
+    """A dialled link is connected (again). Links that others dialled say nothing: they greet."""
+
+    link: Link
+
+
+class LinkDown(NamedTuple):
+    """A link, dialled or accepted, is no more; a dialled one is tried again by itself."""
+
+    link: Link
+    detail: str
+
+
+Arrival = Union[Mail, LinkUp, LinkDown]
+
+
+class ControlChannel(Protocol):
+    """One listening address and any number of dialled links, all non-blocking.
+
+    One thread at a time may call it (the driver's io lock); it never waits. Per link the order of
+    messages is kept while the connection lasts, and nothing is dropped without a ``LinkDown``
+    except what arrives malformed in transport, which is dropped and counted in ``dropped``.
+    """
+
+    dropped: int
+
+    @property
+    def address(self) -> str:
+        """Where others dial us, for example ``tcp://127.0.0.1:50051``; empty when not bound."""
+        ...
+
+    def dial(self, address: str) -> None:
+        """Keep a connection to *address*; the link is named by the address. Twice is once.
+
+        Raises:
+            ConfigError: *address* is not one this channel understands.
+        """
+        ...
+
+    def hang_up(self, link: Link) -> None:
+        """Close a dialled link, dropping what is queued on it. Unknown links are ignored."""
+        ...
+
+    def send(self, link: Link, frames: Sequence[bytes]) -> bool:
+        """Queue *frames* as one message; False means full now, try when the channel is readable
+        or a few milliseconds later. A link that is down takes the message and forgets it.
+        """
+        ...
+
+    def receive(self) -> Arrival | None:
+        """The next arrival, or None when there is none now."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor that polls readable when :meth:`receive` may have something.
+
+        After receive() returned None it is quiet until something new comes; a call of send() by
+        any thread may consume the wake-up, so whoever sends also receives until None.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close every socket without lingering; bounded (< 1 s), and twice is fine."""
+        ...
