@@ -49,7 +49,7 @@ class Allocator:
         Nothing is checked: the arguments come from another allocator.
         """
         allocator = cls.__new__(cls)
-        allocator._start(capacity, alignment, live)  # noqa: SLF001 - a second constructor
+        allocator._start(capacity, alignment, live)
         return allocator
 
     def _start(self, capacity: int, alignment: int, live: Iterable[tuple[int, int]]) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Reason(str, Enum):
-    """Why a transfer, a wait or a peer ended; the same words on the wire, in errors and metrics."""
+    """Why a transfer, a wait or a peer ended: the same words on the wire and in metrics."""
 
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
@@ -99,7 +99,7 @@ class ConfigError(StagelinkError):
 
 
 class PayloadError(StagelinkError):
-    """A value cannot be laid out as bytes, or bytes are no payload; the path to the field is named."""
+    """A value cannot be laid out as bytes (the path to it is named), or bytes are no payload."""
 
 
 class CapacityError(StagelinkError):

@@ -179,7 +179,8 @@ class TimePassed(NamedTuple):
 
 Event = Union[
     Reserve, Abandon, Publish, Withdraw, Get, Poll, StopGet, CancelKey, Release, Close,
-    Connected, Disconnected, Received, Attached, WriteEnded, Probed, Fenced, PlaneReset, TimePassed,
+    Connected, Disconnected, Received, Attached, WriteEnded, Probed, Fenced, PlaneReset,
+    TimePassed,
 ]  # fmt: skip
 
 # --- answers -------------------------------------------------------------------------------

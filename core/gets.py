@@ -265,7 +265,7 @@ class Gets:
             self.fail(fetch, reason, detail, out)
 
     def violated(self, fetch: Fetch, detail: str, out: list[Action]) -> None:
-        """The sender's answer does not fit what was asked; its end of the id counts all the same."""
+        """The answer does not fit what was asked; it ends the transfer id all the same."""
         self.fail(fetch, Reason.PROTOCOL.value, detail, out)
 
     def consumed(self, source: Source, fetch: Fetch, out: list[Action]) -> None:

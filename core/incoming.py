@@ -102,7 +102,12 @@ class Incoming:
         if self._gets.adopt(source, command, out):
             return
         fetch = self.fetches.start(
-            ticket, command.address, key, command.generation, command.size, command.instance
+            ticket,
+            command.address,
+            key,
+            command.generation,
+            want_size=command.size,
+            want_instance=command.instance,
         )
         if source.open and self._of_another(source, fetch, out):
             return

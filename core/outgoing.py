@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque
+from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
 from stagelink.core.events import (
@@ -16,13 +16,37 @@ from stagelink.core.events import (
     StartWrite,
 )
 from stagelink.core.handshake.lease import (
-    DRAINING, OFFERED, QUEUED, WRITING, Lease,
+    DRAINING,
+    OFFERED,
+    QUEUED,
+    WRITING,
+    Lease,
 )  # fmt: skip
 from stagelink.core.handshake.session import ATTACHING, CLOSED, OPEN, Session, choose, why_no_route
 from stagelink.core.ledger import Entry, Ledger
 from stagelink.core.messages import (
-    CLAIM, ERROR, INLINE, OFFER, PULL, Ack, Announce, Cancel, Declined, Done, Gone, Hello, Lost,
-    Offer, Packet, Pull, Query, Refused, Report, Subscribe, Synced, Welcome,
+    CLAIM,
+    ERROR,
+    INLINE,
+    OFFER,
+    PULL,
+    Ack,
+    Announce,
+    Cancel,
+    Declined,
+    Done,
+    Gone,
+    Hello,
+    Lost,
+    Offer,
+    Packet,
+    Pull,
+    Query,
+    Refused,
+    Report,
+    Subscribe,
+    Synced,
+    Welcome,
 )  # fmt: skip
 from stagelink.core.reader import Reader
 from stagelink.core.values import PlaneCard, RegionRef
@@ -32,7 +56,7 @@ if TYPE_CHECKING:
 
     from stagelink.core.events import Action, Attached, Publish, Withdraw, WriteEnded
     from stagelink.core.handshake.watch import Peers
-    from stagelink.core.pool import Block, Grant, Pool
+    from stagelink.core.pool import Grant, Pool
     from stagelink.core.settings import Settings
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance, Link
@@ -67,7 +91,7 @@ class Outgoing:
         self.generation = 0
         self.ledgers: dict[str, Ledger] = {}
         self.readers: dict[Instance, Reader] = {}
-        self.queue: Deque[tuple[Instance, int]] = deque()
+        self.queue: deque[tuple[Instance, int]] = deque()
         self.writing = 0
         self.stale = 0
         self._handlers: dict[type, Callable[..., None]] = {

@@ -244,7 +244,7 @@ class Pool:
     def thaw(cls, frozen: tuple[Any, ...], now_s: float = 0.0) -> Pool:
         """A pool equal to the frozen one, with *now_s* as the present."""
         pool = cls.__new__(cls)
-        pool._thaw(frozen, now_s)  # noqa: SLF001 - a second constructor
+        pool._thaw(frozen, now_s)
         return pool
 
     def _thaw(self, frozen: tuple[Any, ...], now_s: float) -> None:

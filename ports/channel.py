@@ -61,8 +61,10 @@ class ControlChannel(Protocol):
         ...
 
     def send(self, link: Link, frames: Sequence[bytes]) -> bool:
-        """Queue *frames* as one message; False means full now, try when the channel is readable
-        or a few milliseconds later. A link that is down takes the message and forgets it.
+        """Queue *frames* as one message; False if it is full now.
+
+        Try again when the channel is readable or a few milliseconds later. A link that is down
+        takes the message and forgets it.
         """
         ...
 

@@ -69,8 +69,9 @@ class DataPlane(Protocol):
         ...
 
     def view(self, peer: Instance, where: RegionRef) -> memoryview:
-        """The bytes of a peer's region, in place (``map`` planes). The mapping lives as long as
-        the view or anything made from it.
+        """The bytes of a peer's region, in place (``map`` planes).
+
+        The mapping lives as long as the view or anything made from it.
 
         Raises:
             TransportError: not attached, or out of bounds.
@@ -78,14 +79,17 @@ class DataPlane(Protocol):
         ...
 
     def post(self, order: WriteOrder, done: Callable[[WriteOrder, str], None]) -> None:
-        """Start a write and return (``write`` planes). *done* is called exactly once, from any
-        thread, possibly before post returns: with an empty string when every byte is applied at
-        the destination, else with the error, after which no byte of it can land.
+        """Start a write and return (``write`` planes).
+
+        *done* is called exactly once, from any thread, possibly before post returns: with an
+        empty string when every byte is applied at the destination, else with the error, after
+        which no byte of it can land.
         """
         ...
 
     def fence(self, peer: Instance, dead: bool) -> bool:
         """After True no write between us and *peer* can land, and its mappings are dropped.
+
         *dead* says that the kernel has proved its death. False: cannot tell, nothing changed.
         """
         ...

@@ -81,7 +81,7 @@ class Fetches:
         return list(self._numbers.values())
 
     def start(
-        self, ticket: int, address: str, key: str, want: int,
+        self, ticket: int, address: str, key: str, want: int, *,
         want_size: int = 0, want_instance: Instance = NO_INSTANCE,
     ) -> Fetch:  # fmt: skip
         """A new get, WAITING."""
@@ -193,9 +193,7 @@ class Fetches:
         return table
 
 
-def _discard(
-    index: dict[Any, dict[Any, None]] | dict[Any, dict[Any, int]], group: object, member: object
-) -> None:
+def _discard(index: dict[Any, Any], group: object, member: object) -> None:
     """Take *member* out of *group*, and the group out when it was the last."""
     members = index[group]
     members.pop(member, None)

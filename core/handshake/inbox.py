@@ -51,7 +51,7 @@ class Inbox:
         """The newest announcement of *key*."""
         return self._by_key.get(key)
 
-    def keys(self) -> list[str]:
+    def known(self) -> list[str]:
         """Every known key, oldest announcement first."""
         return list(self._by_key)
 

@@ -1,0 +1,1 @@
+"""Control messages and payloads as MessagePack, by msgspec."""

@@ -1,0 +1,150 @@
+"""Numpy arrays and scalars as leaves. Only imported once an array was seen."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.format import descr_to_dtype, dtype_to_descr
+
+from stagelink.adapters.msgspec.leaves import VIEW_ALIGNMENT, Described, Place, check_bytes
+from stagelink.core.errors import ConfigError, PayloadError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ArrayLeaf(NamedTuple):
+    """An array of any strides; its bytes are written in C order."""
+
+    array: Array
+    nbytes: int
+    alignment: int = VIEW_ALIGNMENT
+
+    def write(self, target: memoryview, offset: int) -> None:
+        """Copy it in one pass."""
+        if not self.nbytes:
+            return
+        array = self.array
+        if array.dtype.names:  # fields leave their padding as it was: no old bytes may show
+            target[offset : offset + self.nbytes] = bytes(self.nbytes)
+        place = np.frombuffer(target, array.dtype, array.size, offset)
+        np.copyto(place.reshape(array.shape), array)
+
+
+def describe(array: Array) -> Described:
+    """The leaf of *array*.
+
+    Raises:
+        PayloadError: it is of a subclass, or of a dtype that is no plain bytes.
+    """
+    if type(array) is not np.ndarray:
+        msg = f"{type(array)} cannot be serialized"
+        raise PayloadError(msg, remedy="pass numpy.asarray(...) of it")
+    return ArrayLeaf(array, array.nbytes), describe_dtype(array.dtype), array.shape
+
+
+def describe_dtype(dtype: np.dtype[Any]) -> object:
+    """The description from which :func:`find_dtype` makes *dtype* again."""
+    if dtype.isbuiltin == 1 and not dtype.hasobject:
+        return dtype.str
+    if not dtype.hasobject:
+        description: Any = dtype_to_descr(dtype)
+        if _same(description, dtype):
+            return description
+    msg = f"an array of dtype {dtype!r} cannot be serialized"
+    raise PayloadError(msg, remedy="convert it with .astype() to numbers or fixed-size strings")
+
+
+def pack_scalar(scalar: np.generic) -> tuple[object, bytes]:
+    """Dtype and bytes of a numpy scalar."""
+    return describe_dtype(scalar.dtype), scalar.tobytes()[: scalar.dtype.itemsize]
+
+
+def unpack_scalar(description: object, data: bytes) -> Any:  # noqa: ANN401 - any scalar
+    """The numpy scalar of :func:`pack_scalar`."""
+    dtype = find_dtype(description)
+    if dtype.itemsize != len(data):
+        msg = f"a scalar of {dtype} has {dtype.itemsize} bytes, not {len(data)}"
+        raise PayloadError(msg)
+    return np.frombuffer(data, dtype, 1)[0] if data else np.zeros(1, dtype)[0]
+
+
+def find_dtype(description: object) -> np.dtype[Any]:
+    """The dtype that *description*, read from a payload, stands for.
+
+    Raises:
+        PayloadError: none, or one that holds references.
+    """
+    try:
+        if isinstance(description, str):
+            return _plain(description)
+        dtype = descr_to_dtype(_tuples(description, depth=16))
+    except (ValueError, TypeError, KeyError, IndexError, SyntaxError, RecursionError) as error:
+        msg = f"{description!r:.80} is no dtype: {error}"
+        raise PayloadError(msg) from error
+    return _without_objects(dtype)
+
+
+def make(place: Place, description: object, shape: tuple[int, ...]) -> Array:
+    """A view of *place* that keeps its buffer alive; read-only if that is."""
+    dtype = find_dtype(description)
+    count = check_bytes(place, shape, dtype.itemsize)
+    try:
+        if not place.nbytes:
+            return np.empty(shape, dtype)
+        return np.frombuffer(place.buffer, dtype, count, place.offset).reshape(shape)
+    except (ValueError, MemoryError) as error:
+        msg = f"no array of dtype {dtype} and shape {shape!r:.80}: {error}"
+        raise PayloadError(msg) from error
+
+
+def description_and_size(dtype: object) -> tuple[object, int]:
+    """The description of a dtype, given by name or itself, and its bytes per item.
+
+    Raises:
+        ConfigError: numpy has no such dtype, or it holds references.
+    """
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)  # type: ignore[call-overload]
+        return describe_dtype(found), found.itemsize
+    except (TypeError, ValueError, PayloadError) as error:
+        msg = f"{dtype!r:.40} is no dtype that can be sent: {error}"
+        raise ConfigError(msg, remedy="a numpy dtype of numbers, or its name") from error
+
+
+@lru_cache(256)
+def _plain(text: str) -> np.dtype[Any]:
+    return _without_objects(np.dtype(text))
+
+
+def _without_objects(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.hasobject:
+        msg = f"an array of references ({dtype}) does not come in a payload"
+        raise PayloadError(msg)
+    return dtype
+
+
+def _same(
+    description: Any,  # noqa: ANN401
+    dtype: np.dtype[Any],
+) -> bool:
+    """Whether the description says it all: foreign types (bfloat16) look like raw bytes."""
+    again = descr_to_dtype(description)
+    return bool(again == dtype and again.type is dtype.type)
+
+
+def _tuples(value: object, depth: int) -> Any:  # noqa: ANN401 - numpy checks it
+    """Lists of a description as numpy wants them: a list of fields, each field a tuple."""
+    if not isinstance(value, list) or not depth:
+        return value
+    return [
+        tuple(_field(part, depth - 1) for part in field) if isinstance(field, list) else field
+        for field in value
+    ]
+
+
+def _field(part: object, depth: int) -> object:
+    if isinstance(part, list) and all(isinstance(length, (int, str)) for length in part):
+        return tuple(part)  # a subarray's shape, or a pair of title and name
+    return _tuples(part, depth)

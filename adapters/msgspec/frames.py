@@ -1,0 +1,185 @@
+"""The fields of each control message as frame 1 carries them, with their bounds.
+
+msgspec decodes these and checks every bound in C. Nested values are tuples of a fixed length;
+new fields of a minor version go to the end of the message, where an older side ignores them.
+"""
+
+from __future__ import annotations
+
+from sys import float_info
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from stagelink.core.errors import Reason
+from stagelink.core.keys import KEY_LIMIT, STAGE_LIMIT
+from stagelink.core.messages import OPEN_LIMIT
+
+COUNT_LIMIT = 65_536
+DESCRIPTOR_LIMIT = 4096
+DETAIL_LIMIT = 4096
+NAME_LIMIT = 64
+PLANE_LIMIT = 16
+PROOF_LIMIT = 1024
+
+# A natural number of 63 bits: it fits every language's signed integer.
+Nat = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Key = Annotated[str, Meta(min_length=1, max_length=KEY_LIMIT)]
+Stage = Annotated[str, Meta(min_length=1, max_length=STAGE_LIMIT)]
+Name = Annotated[str, Meta(max_length=NAME_LIMIT)]
+Proof = Annotated[str, Meta(max_length=PROOF_LIMIT)]
+Detail = Annotated[str, Meta(max_length=DETAIL_LIMIT)]
+Who = Annotated[bytes, Meta(min_length=16, max_length=16)]
+WhoOrNone = Annotated[bytes, Meta(max_length=16)]  # 0 or 16; the codec checks that
+Seconds = Annotated[float, Meta(ge=0.0, le=float_info.max)]  # so neither infinite nor NaN
+How = Literal[0, 1, 2, 3, 4]
+Numbers = Annotated[tuple[Nat, ...], Meta(max_length=COUNT_LIMIT)]
+
+IdentityFields = tuple[Stage, Nat, Nat]
+RegionFields = tuple[Nat, Nat, Nat]
+PlaneFields = tuple[Name, Name, Annotated[bytes, Meta(max_length=DESCRIPTOR_LIMIT)]]
+HostFields = tuple[Proof, Proof]
+ReportFields = tuple[
+    Nat, Annotated[tuple[Nat, ...], Meta(max_length=OPEN_LIMIT)], Nat, Numbers
+]  # fmt: skip
+
+
+class HelloFields(Struct, array_like=True, gc=False):
+    """Of a Hello; ``session`` stays first in every major version, for the answer to name."""
+
+    session: Nat
+    instance: Who
+    identity: IdentityFields
+    source: Stage
+    wanted: WhoOrNone
+    report: ReportFields
+    host: HostFields
+    planes: Annotated[tuple[PlaneFields, ...], Meta(max_length=PLANE_LIMIT)]
+
+
+class AnyHelloFields(Struct, array_like=True, gc=False):
+    """What is common to the Hellos of all versions."""
+
+    session: Nat
+
+
+class DeclinedFields(Struct, array_like=True, gc=False):
+    """Of a Declined; the same in all versions."""
+
+    session: Nat
+    reason: Name
+    detail: Detail
+
+
+class LostFields(Struct, array_like=True, gc=False):
+    """Of a Lost."""
+
+    session: Nat
+
+
+class FromReceiver(Struct, array_like=True, gc=False):
+    """What a packet to a sender begins with."""
+
+    session: Nat
+    sequence: Nat
+    report: ReportFields
+
+
+class FromSender(Struct, array_like=True, gc=False):
+    """What a packet to a receiver begins with."""
+
+    session: Nat
+    sequence: Nat
+    report: None
+
+
+class SubscribeFields(FromReceiver, array_like=True, gc=False):
+    """Of a Subscribe: nothing more."""
+
+
+class QueryFields(FromReceiver, array_like=True, gc=False):
+    """Of a Query."""
+
+    key: Key
+
+
+class PullFields(FromReceiver, array_like=True, gc=False):
+    """Of a Pull."""
+
+    transfer: Nat
+    generation: Nat
+    target: RegionFields | None
+    budget_s: Seconds
+
+
+class CancelFields(FromReceiver, array_like=True, gc=False):
+    """Of a Cancel."""
+
+    transfer: Nat
+
+
+class AckFields(FromReceiver, array_like=True, gc=False):
+    """Of an Ack."""
+
+    consumed: Numbers
+
+
+class WelcomeFields(FromSender, array_like=True, gc=False):
+    """Of a Welcome."""
+
+    instance: Who
+    identity: IdentityFields
+    host: HostFields
+    plane: PlaneFields
+    fresh: bool
+
+
+class SyncedFields(FromSender, array_like=True, gc=False):
+    """Of a Synced."""
+
+    number: Nat
+
+
+class AnnounceFields(FromSender, array_like=True, gc=False):
+    """Of an Announce; the body is frame 2."""
+
+    number: Nat
+    key: Key
+    generation: Nat
+    size: Nat
+    how: How
+    where: RegionFields | None
+
+
+class GoneFields(FromSender, array_like=True, gc=False):
+    """Of a Gone."""
+
+    number: Nat
+    key: Key
+    generation: Nat
+    reason: Reason
+    detail: Detail
+
+
+class OfferFields(FromSender, array_like=True, gc=False):
+    """Of an Offer; the body is frame 2."""
+
+    transfer: Nat
+    generation: Nat
+    where: RegionFields | None
+
+
+class DoneFields(FromSender, array_like=True, gc=False):
+    """Of a Done."""
+
+    transfer: Nat
+    generation: Nat
+    size: Nat
+
+
+class RefusedFields(FromSender, array_like=True, gc=False):
+    """Of a Refused."""
+
+    transfer: Nat
+    reason: Reason
+    detail: Detail

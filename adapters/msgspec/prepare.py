@@ -1,0 +1,93 @@
+"""The payload of one tensor, laid out before the tensor is computed: nothing is copied at all."""
+
+from __future__ import annotations
+
+import math
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from msgspec.msgpack import Ext
+
+from stagelink.adapters.msgspec import leaves as lv
+from stagelink.adapters.msgspec.leaves import Place
+from stagelink.core import payload
+from stagelink.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Prepared:
+    """Room for one tensor or array: ``size`` bytes, of which :meth:`open` writes the header."""
+
+    __slots__ = ("_head", "_layout", "_make", "size")
+
+    def __init__(self, code: int, dtype: object, shape: tuple[int, ...], nbytes: int) -> None:
+        described = lv.encode((0, dtype, shape))
+        header = lv.encode(Ext(code, described))
+        self._layout = payload.plan(len(header), [(nbytes, lv.VIEW_ALIGNMENT)])
+        self._head = payload.pack_prefix(self._layout) + header
+        self._make: Callable[[Place], Any] = _maker(code, dtype, shape)
+        self.size = self._layout.size
+
+    def open(self, target: Any) -> Any:  # noqa: ANN401 - any buffer; a tensor or an array
+        """Make the first ``size`` bytes of *target* the payload; return its tensor, to be filled.
+
+        The tensor keeps *target* alive and its values are undefined until written.
+
+        Raises:
+            ConfigError: *target* is read-only or too small.
+        """
+        view = memoryview(target).cast("B")
+        if view.readonly or len(view) < self.size:
+            msg = f"the target has {len(view)} bytes (read-only: {view.readonly})"
+            raise ConfigError(msg, remedy=f"give {self.size} writable ones")
+        offset = self._layout.offsets[0]
+        view[:offset] = self._head.ljust(offset, b"\0")
+        return self._make(Place(target, view, offset, self._layout.buffers[0][0]))
+
+
+def prepare(shape: Sequence[int], dtype: object) -> Prepared:
+    """Measure a tensor of *shape* and *dtype*.
+
+    A torch dtype, or a name where torch is installed, makes a tensor; a numpy dtype, or a name
+    where it is not, makes an array.
+
+    Raises:
+        ConfigError: *shape* or *dtype* is none.
+    """
+    lengths = _check_shape(shape)
+    if _is_torch(dtype):
+        from stagelink.adapters.msgspec import tensors  # noqa: PLC0415 - torch is heavy
+
+        name, item_bytes = tensors.name_and_size(dtype)
+        return Prepared(lv.TENSOR, name, lengths, math.prod(lengths) * item_bytes)
+    from stagelink.adapters.msgspec import arrays  # noqa: PLC0415 - numpy is heavy
+
+    description, item_bytes = arrays.description_and_size(dtype)
+    return Prepared(lv.ARRAY, description, lengths, math.prod(lengths) * item_bytes)
+
+
+def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    lengths = tuple(shape)
+    if any(type(length) is not int or length < 0 for length in lengths):
+        msg = f"a shape is made of ints from 0, not {lengths!r:.80}"
+        raise ConfigError(msg, remedy="give one length per dimension")
+    return lengths
+
+
+def _is_torch(dtype: object) -> bool:
+    if isinstance(dtype, str):
+        return "torch" in sys.modules or find_spec("torch") is not None
+    return type(dtype).__module__ == "torch"
+
+
+def _maker(code: int, dtype: object, shape: tuple[int, ...]) -> Callable[[Place], Any]:
+    if code == lv.TENSOR:
+        from stagelink.adapters.msgspec import tensors  # noqa: PLC0415 - torch is heavy
+
+        return lambda place: tensors.make(place, dtype, shape, readonly_views=False)
+    from stagelink.adapters.msgspec import arrays  # noqa: PLC0415 - numpy is heavy
+
+    return lambda place: arrays.make(place, dtype, shape)

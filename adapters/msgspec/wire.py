@@ -1,0 +1,294 @@
+"""Control messages as frames: the wire format of docs/reference/wire.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import DecodeError, ValidationError
+from msgspec.msgpack import Decoder, Encoder
+
+from stagelink.adapters.msgspec import frames as f
+from stagelink.core import messages as m
+from stagelink.core.errors import ProtocolViolationError, Reason
+from stagelink.core.messages import INLINE, OFFER, PULL, Packet, Report
+from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+MAGIC = b"SLNK"
+MAJOR = 1
+MINOR = 0
+HEADER_BYTES = 8
+LEAST_FRAMES, MOST_FRAMES = 2, 4
+
+# Numbers of kinds are never given twice, and these two mean the same in every major version.
+HELLO, DECLINED = 1, 2
+KINDS: dict[type[tuple[object, ...]], int] = {
+    m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3,
+    m.Subscribe: 16, m.Query: 17, m.Pull: 18, m.Cancel: 19, m.Ack: 20,
+    m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Gone: 35, m.Offer: 36, m.Done: 37,
+    m.Refused: 38,
+}  # fmt: skip
+
+
+def header(kind: int, version: tuple[int, int] = (MAJOR, MINOR)) -> bytes:
+    """Frame 0: magic, major, minor, kind, flags (0)."""
+    return MAGIC + bytes((*version, kind, 0))
+
+
+class VersionMismatchError(ProtocolViolationError):
+    """The peer speaks another major version.
+
+    Attributes:
+        theirs: its (major, minor).
+        answer: what to send back on the same link, or None: only a Hello is answered.
+    """
+
+    def __init__(self, theirs: tuple[int, int], answer: m.Declined | None) -> None:
+        self.theirs = theirs
+        self.answer = answer
+        super().__init__(
+            _mismatch(theirs),
+            reason=Reason.MISMATCH,
+            remedy="run the same major version of stagelink on both sides",
+        )
+
+
+class WireCodec:
+    """Implements :class:`stagelink.ports.Codec`. Stateless; any thread may call it."""
+
+    __slots__ = ()
+
+    def encode(self, message: m.Message) -> list[bytes]:
+        """The frames of *message*: the header, the fields, and the inline bytes if there are any.
+
+        Details longer than the format allows are cut.
+        """
+        if not isinstance(message, Packet):
+            values = _clean(message) if isinstance(message, m.Declined) else message
+            return [HEADERS[type(message)], encode_fields(tuple(values))]
+        inner = message.message
+        kind = type(inner)
+        if isinstance(inner, (m.Announce, m.Offer)):
+            fields = encode_fields((*message[:3], *inner[:-1]))
+            return [HEADERS[kind], fields, inner.body] if inner.body else [HEADERS[kind], fields]
+        if isinstance(inner, (m.Gone, m.Refused)):
+            return [HEADERS[kind], encode_fields((*message[:3], *_clean(inner)))]
+        return [HEADERS[kind], encode_fields((*message[:3], *inner))]
+
+    def decode(self, frames: Sequence[bytes]) -> m.Message:
+        """The message of *frames*, every field checked for type and range.
+
+        Raises:
+            VersionMismatchError: its major version is not ours; ``answer`` is what to send back.
+            ProtocolViolationError: the frames are no message of this version.
+        """
+        if not LEAST_FRAMES <= len(frames) <= MOST_FRAMES:
+            msg = f"a message has {LEAST_FRAMES} to {MOST_FRAMES} frames, not {len(frames)}"
+            raise _violation(msg)
+        name, most, unpack = SHAPES.get(frames[0]) or _other_version(frames)
+        if len(frames) > most:
+            msg = f"{name} has at most {most} frames, not {len(frames)}"
+            raise _violation(msg)
+        try:
+            return unpack(frames[1], frames[2] if len(frames) > LEAST_FRAMES else b"")
+        except (ValueError, RecursionError, MemoryError) as error:
+            msg = f"malformed {name}: {error}"
+            raise _violation(msg) from error
+
+
+class Shape(NamedTuple):
+    """How one kind of message is read."""
+
+    name: str
+    frames: int
+    unpack: Callable[[bytes, bytes], m.Message]
+
+
+def _violation(what: str) -> ProtocolViolationError:
+    return ProtocolViolationError(
+        what, reason=Reason.PROTOCOL, remedy="check what else connects to this address"
+    )
+
+
+def _mismatch(theirs: tuple[int, int]) -> str:
+    return f"protocol {theirs[0]}.{theirs[1]} meets {MAJOR}.{MINOR}: the majors differ"
+
+
+def _other_version(frames: Sequence[bytes]) -> Shape:
+    """Read a frame 0 that is not exactly one of ours."""
+    first = frames[0]
+    if len(first) != HEADER_BYTES or first[:4] != MAGIC:
+        msg = f"frame 0 of {len(first)} bytes is no header: {first[:HEADER_BYTES].hex()}"
+        raise _violation(msg)
+    major, minor, kind, flags = first[4:]
+    known = SHAPES.get(header(kind))
+    if major != MAJOR and not (kind == DECLINED and known):
+        raise VersionMismatchError((major, minor), _answer(kind, frames[1], (major, minor)))
+    if flags or known is None:
+        msg = f"unknown kind {kind} or flags {flags} of protocol {major}.{minor}"
+        raise _violation(msg)
+    return known
+
+
+def _answer(kind: int, fields: bytes, theirs: tuple[int, int]) -> m.Declined | None:
+    if kind != HELLO:
+        return None
+    try:
+        session = ANY_HELLO.decode(fields).session
+    except (DecodeError, RecursionError):
+        return None
+    return m.Declined(session, Reason.MISMATCH.value, _mismatch(theirs))
+
+
+def _clean(message: m.Declined | m.Gone | m.Refused) -> tuple[object, ...]:
+    """Make the detail, which may hold anything a foreign error said, fit for the wire."""
+    detail = message.detail
+    if len(detail) <= f.DETAIL_LIMIT and detail.isascii():
+        return message
+    detail = detail.encode("utf-8", "backslashreplace").decode()
+    return message._replace(detail=detail[: f.DETAIL_LIMIT])
+
+
+# --- fields to values; what msgspec's bounds cannot say is said here -----------------------
+# new() skips a NamedTuple's own constructor, which checks what the decoder has checked: it takes
+# half the time, and there are up to four values in a message.
+
+
+def _region(fields: tuple[int, int, int] | None) -> RegionRef | None:
+    return None if fields is None else new(RegionRef, fields)
+
+
+def _hello(data: bytes, _: bytes) -> m.Hello:
+    x = HELLO_FIELDS.decode(data)
+    if x.wanted and len(x.wanted) != len(x.instance):
+        msg = f"wanted has {len(x.wanted)} bytes, not 0 or {len(x.instance)}"
+        raise ValidationError(msg)
+    return m.Hello(
+        x.session, x.instance, Identity(*x.identity), x.source, x.wanted, Report(*x.report),
+        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]),
+    )  # fmt: skip
+
+
+def _declined(data: bytes, _: bytes) -> m.Declined:
+    x = DECLINED_FIELDS.decode(data)
+    return m.Declined(x.session, x.reason, x.detail)
+
+
+def _lost(data: bytes, _: bytes) -> m.Lost:
+    return m.Lost(LOST_FIELDS.decode(data).session)
+
+
+def _from_receiver(x: f.FromReceiver, message: m.ToSender) -> Packet:
+    return new(Packet, (x.session, x.sequence, new(Report, x.report), message))
+
+
+def _from_sender(x: f.FromSender, message: m.ToReceiver) -> Packet:
+    return new(Packet, (x.session, x.sequence, None, message))
+
+
+def _subscribe(data: bytes, _: bytes) -> Packet:
+    return _from_receiver(SUBSCRIBE_FIELDS.decode(data), m.Subscribe())
+
+
+def _query(data: bytes, _: bytes) -> Packet:
+    x = QUERY_FIELDS.decode(data)
+    return _from_receiver(x, m.Query(x.key))
+
+
+def _pull(data: bytes, _: bytes) -> Packet:
+    x = PULL_FIELDS.decode(data)
+    pull = new(m.Pull, (x.transfer, x.generation, _region(x.target), x.budget_s))
+    return _from_receiver(x, pull)
+
+
+def _cancel(data: bytes, _: bytes) -> Packet:
+    x = CANCEL_FIELDS.decode(data)
+    return _from_receiver(x, m.Cancel(x.transfer))
+
+
+def _ack(data: bytes, _: bytes) -> Packet:
+    x = ACK_FIELDS.decode(data)
+    return _from_receiver(x, new(m.Ack, (x.consumed,)))
+
+
+def _welcome(data: bytes, _: bytes) -> Packet:
+    x = WELCOME_FIELDS.decode(data)
+    host, plane = HostCard(*x.host), PlaneCard(*x.plane)
+    return _from_sender(x, m.Welcome(x.instance, Identity(*x.identity), host, plane, x.fresh))
+
+
+def _synced(data: bytes, _: bytes) -> Packet:
+    x = SYNCED_FIELDS.decode(data)
+    return _from_sender(x, m.Synced(x.number))
+
+
+def _announce(data: bytes, body: bytes) -> Packet:
+    x = ANNOUNCE_FIELDS.decode(data)
+    how, size, where = x.how, x.size, x.where
+    if how == INLINE and len(body) != size:
+        msg = f"{size} bytes announced inline, {len(body)} came"
+        raise ValidationError(msg)
+    if (how == OFFER) != (where is not None) or (body and OFFER <= how <= PULL):
+        msg = f"how {how} with {len(body)} bytes and region {where}"
+        raise ValidationError(msg)
+    fields = (x.number, x.key, x.generation, size, how, _region(where), body)
+    return _from_sender(x, new(m.Announce, fields))
+
+
+def _gone(data: bytes, _: bytes) -> Packet:
+    x = GONE_FIELDS.decode(data)
+    return _from_sender(x, m.Gone(x.number, x.key, x.generation, x.reason.value, x.detail))
+
+
+def _offer(data: bytes, body: bytes) -> Packet:
+    x = OFFER_FIELDS.decode(data)
+    if body and x.where is not None:
+        msg = f"an offer of {len(body)} bytes and of region {x.where}"
+        raise ValidationError(msg)
+    return _from_sender(x, m.Offer(x.transfer, x.generation, _region(x.where), body))
+
+
+def _done(data: bytes, _: bytes) -> Packet:
+    x = DONE_FIELDS.decode(data)
+    return _from_sender(x, new(m.Done, (x.transfer, x.generation, x.size)))
+
+
+def _refused(data: bytes, _: bytes) -> Packet:
+    x = REFUSED_FIELDS.decode(data)
+    return _from_sender(x, m.Refused(x.transfer, x.reason.value, x.detail))
+
+
+new = tuple.__new__
+encode_fields = Encoder().encode
+ANY_HELLO = Decoder(f.AnyHelloFields)
+HELLO_FIELDS = Decoder(f.HelloFields)
+DECLINED_FIELDS = Decoder(f.DeclinedFields)
+LOST_FIELDS = Decoder(f.LostFields)
+SUBSCRIBE_FIELDS = Decoder(f.SubscribeFields)
+QUERY_FIELDS = Decoder(f.QueryFields)
+PULL_FIELDS = Decoder(f.PullFields)
+CANCEL_FIELDS = Decoder(f.CancelFields)
+ACK_FIELDS = Decoder(f.AckFields)
+WELCOME_FIELDS = Decoder(f.WelcomeFields)
+SYNCED_FIELDS = Decoder(f.SyncedFields)
+ANNOUNCE_FIELDS = Decoder(f.AnnounceFields)
+GONE_FIELDS = Decoder(f.GoneFields)
+OFFER_FIELDS = Decoder(f.OfferFields)
+DONE_FIELDS = Decoder(f.DoneFields)
+REFUSED_FIELDS = Decoder(f.RefusedFields)
+
+HEADERS = {kind: header(number) for kind, number in KINDS.items()}
+WITH_BODY = frozenset({m.Announce, m.Offer})
+UNPACKERS: dict[type[tuple[object, ...]], Callable[[bytes, bytes], m.Message]] = {
+    m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
+    m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Welcome: _welcome,
+    m.Synced: _synced, m.Announce: _announce, m.Gone: _gone, m.Offer: _offer, m.Done: _done,
+    m.Refused: _refused,
+}  # fmt: skip
+# The whole first frame is the look-up key: one hash checks magic, version, kind and flags.
+SHAPES = {
+    HEADERS[kind]: Shape(kind.__name__, 3 if kind in WITH_BODY else 2, unpack)
+    for kind, unpack in UNPACKERS.items()
+}

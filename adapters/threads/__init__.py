@@ -1,0 +1,11 @@
+"""The driver: callers send and receive themselves, one thread stands by.
+
+It performs what the core orders and decides nothing. See :mod:`stagelink.adapters.threads.driver`.
+"""
+
+from stagelink.adapters.threads.counters import Counters
+from stagelink.adapters.threads.driver import Driver, Parts
+from stagelink.adapters.threads.tickets import Ticket
+from stagelink.adapters.threads.views import Views
+
+__all__ = ["Counters", "Driver", "Parts", "Ticket", "Views"]

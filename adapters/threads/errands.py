@@ -1,0 +1,52 @@
+"""What may take long and so is done by a thread of its own: attach, fence, reset."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING
+
+from stagelink.core.errors import StagelinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Errand = "Callable[[], None]"
+
+
+class Errands:
+    """Runs callables one after the other, on a thread started with the first."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._starting = Lock()
+
+    def run(self, errand: Callable[[], None]) -> None:
+        """Queue *errand*; it reports by itself and does not raise."""
+        with self._starting:
+            if self._thread is None:
+                self._thread = Thread(target=self._loop, name="stagelink-errands", daemon=True)
+                self._thread.start()
+        self._queue.put(errand)
+
+    def stop(self) -> None:
+        """End the thread after what it is doing; bounded by half a second."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(0.5)
+
+    def _loop(self) -> None:
+        while (errand := self._queue.get()) is not None:
+            errand()
+
+
+def error_of(call: Callable[[], None]) -> str:
+    """The message with which a plane refuses *call*, or empty."""
+    try:
+        call()
+    except StagelinkError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - a plane may be anybody's code
+        return f"{type(error).__name__}: {error}"
+    return ""

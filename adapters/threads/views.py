@@ -1,0 +1,60 @@
+"""Memory handed to callers, and the news that the last view of it has gone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ROUND = 4096
+
+
+class _Watched(ref):  # type: ignore[type-arg]
+    """A weak reference that knows which handle to release."""
+
+    __slots__ = ("handle",)
+    handle: int
+
+
+class Views:
+    """Buffers whose end is a release.
+
+    Every buffer is one exporter object; tensors, arrays and memoryviews of it keep that very
+    object alive (a memoryview would not do: numpy and torch look through it). Its finalizer runs
+    wherever the garbage collector does, perhaps under a lock, so it appends to a queue and writes
+    an event descriptor, and does nothing in a forked child.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._pid = os.getpid()
+        self._watched: dict[int, _Watched] = {}
+        self.gone: deque[int] = deque()
+
+    def __len__(self) -> int:
+        """How many deliveries still have views."""
+        return len(self._watched)
+
+    def open(self, memory: memoryview, size: int, handle: int) -> Any:  # noqa: ANN401
+        """An exporter over *memory* (at least *size* bytes), released by *handle* at its end."""
+        # One ctypes type per length: rounding keeps their number small.
+        length = min(len(memory), -(-size // _ROUND) * _ROUND)
+        buffer = (ctypes.c_char * length).from_buffer(memory)
+        watched = _Watched(buffer, self._finalized)
+        watched.handle = handle
+        self._watched[handle] = watched
+        return buffer
+
+    def release(self, handle: int) -> bool:
+        """Stop watching: the caller knows that its buffer is the last reference and releases."""
+        return self._watched.pop(handle, None) is not None
+
+    def _finalized(self, watched: _Watched) -> None:
+        if os.getpid() == self._pid and self._watched.pop(watched.handle, None) is not None:
+            self.gone.append(watched.handle)
+            self._wake()

@@ -1,0 +1,60 @@
+"""What a driving thread polls: the channel's descriptor and an event descriptor of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+
+_LONGEST_MS = 3_600_000
+
+
+class Wakeup:
+    """One waiter at a time; anybody may kick. Descriptors are closed on exec."""
+
+    def __init__(self, channel_fd: int) -> None:
+        self._event = eventfd()
+        self._peek = select.poll()
+        self._peek.register(channel_fd, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(channel_fd, select.POLLIN)
+        self._poll.register(self._event, select.POLLIN)
+
+    def channel_readable(self) -> bool:
+        """Whether the channel may have something, without a call into it."""
+        return bool(self._peek.poll(0))
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until the channel is readable, somebody kicks, or *timeout_s* has passed."""
+        # Rounded up: waking a moment before a deadline would only mean waking twice.
+        timeout_ms = min(_LONGEST_MS, max(0, int(timeout_s * 1000) + 1)) if timeout_s > 0 else 0
+        for descriptor, _ in self._poll.poll(timeout_ms):
+            if descriptor == self._event:
+                drain(self._event)
+
+    def kick(self) -> None:
+        """Wake the waiter, now or at its next wait."""
+        signal(self._event)
+
+    def close(self) -> None:
+        """Close the event descriptor; later kicks do nothing."""
+        event, self._event = self._event, -1
+        if event >= 0:
+            os.close(event)
+
+
+def eventfd() -> int:
+    """A non-blocking event descriptor."""
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+
+def signal(event: int) -> None:
+    """Make *event* readable; -1, a closed one, is fine."""
+    if event >= 0:
+        os.eventfd_write(event, 1)
+
+
+def drain(event: int) -> None:
+    """Make *event* quiet; another thread may have done so first."""
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(event)

@@ -1,0 +1,1 @@
+"""The control channel over ZeroMQ; :class:`stagelink.adapters.zmq.channel.ZmqChannel`."""

@@ -1,0 +1,335 @@
+"""The control channel over ZeroMQ: one ROUTER that others dial, one DEALER per dialled address.
+
+Every wake-up of ZeroMQ is edge-triggered: its descriptor says "look", once, and any call on the
+socket, a send for one, may swallow that. So a socket is either *hot*, to be read until it says
+"nothing", or known to be drained with all its news heard; sending makes it hot again.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import warnings
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+import zmq
+
+from stagelink.adapters.zmq.address import (
+    check_dial,
+    check_ipc_is_free,
+    ipc_url,
+    is_wildcard,
+    resolve_host,
+    tcp_url,
+)  # fmt: skip
+from stagelink.adapters.zmq.dialled import Dialled
+from stagelink.adapters.zmq.listener import Listener
+from stagelink.adapters.zmq.sockets import Limits, descriptor_of, translating_errors
+from stagelink.core.errors import ClosedError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from stagelink.adapters.zmq.sockets import Context, Socket
+    from stagelink.core.values import Link
+    from stagelink.ports.channel import Arrival, Mail
+
+EAGER_LIMIT = 64 * 1024
+MAX_EVENTS = 64
+MAX_SOCKETS = 8192
+
+Source = Dialled | Listener
+
+
+class ZmqChannel:
+    """A :class:`stagelink.ports.ControlChannel` over TCP or local sockets.
+
+    What it guarantees about order: a ``LinkUp`` comes before all mail of the connection it tells
+    of. Mail of an earlier connection that was still unread may come after its ``LinkDown``, even
+    after the next ``LinkUp``. An accepted link's unread mail may follow its ``LinkDown`` too; then
+    another ``LinkDown`` follows. A message has 1 to 4 frames; the message of one zero byte is the
+    channel's own. ``dropped`` counts messages with more frames and handshakes that were no
+    ZeroMQ; a frame above *max_frame_bytes* ends its sender's connection instead.
+
+    Args:
+        host: the address or name to bind; None binds nothing.
+        port: the port to bind; 0 takes a free one.
+        ipc: a path or ``ipc://`` URL to bind instead.
+        advertise: the host that ``address`` shows in place of *host*.
+        allow_wildcard: let *host* be every interface; needs *advertise*.
+        bind: False leaves binding to :meth:`bind`.
+        max_frame_bytes: the largest frame taken from anybody.
+        high_water_mark: messages queued per connection and direction, on each side.
+        heartbeat_interval_s: ZeroMQ's own heartbeats, answered without the interpreter.
+        heartbeat_timeout_s: silence after which a connection counts as ended.
+        reconnect_min_s: the first pause before dialling again; it doubles each time
+        reconnect_max_s: up to this one.
+        max_links: accepted links remembered; beyond, the oldest idle one is given up.
+
+    Raises:
+        ConfigError: it cannot be bound so; nothing is left open.
+    """
+
+    def __init__(
+        self,
+        host: str | None = None,
+        port: int = 0,
+        *,
+        ipc: str | None = None,
+        advertise: str | None = None,
+        allow_wildcard: bool = False,
+        bind: bool = True,
+        max_frame_bytes: int = EAGER_LIMIT + 64 * 1024,
+        high_water_mark: int = 2048,
+        heartbeat_interval_s: float = 2.0,
+        heartbeat_timeout_s: float = 6.0,
+        reconnect_min_s: float = 0.02,
+        reconnect_max_s: float = 1.0,
+        max_links: int = 4096,
+    ) -> None:
+        self.dropped = 0
+        self._closed = True
+        self._url, self._shown = _where(host, port, ipc, advertise, allow_wildcard=allow_wildcard)
+        self._limits = Limits(
+            max_frame_bytes, high_water_mark, heartbeat_interval_s, heartbeat_timeout_s,
+            reconnect_min_s, reconnect_max_s, max_links,
+        )  # fmt: skip
+        self._pid = os.getpid()
+        self._address = ""
+        self._ready: deque[Arrival] = deque()
+        self._hot: deque[Source] = deque()
+        self._dialled: dict[Link, Dialled] = {}
+        self._listener: Listener | None = None
+        self._on_wake: dict[int, Callable[[], None]] = {}
+        self._context: Context = zmq.Context(1)
+        self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+        self._epoll = select.epoll()
+        self._poll = self._epoll.poll
+        self._closed = False
+        if bind:
+            try:
+                self.bind()
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def address(self) -> str:
+        """Where others dial us, never a wildcard; empty when not bound."""
+        return self._address
+
+    def bind(self) -> None:
+        """Listen, if the constructor was told where; twice is once.
+
+        Raises:
+            ConfigError: the address is taken or not ours; the channel is as before.
+            ClosedError: the channel is closed.
+        """
+        self._require_open()
+        if self._listener is not None or not self._url:
+            return
+        if self._url.startswith("ipc://"):
+            check_ipc_is_free(self._url)
+        with translating_errors(f"cannot listen at {self._url}"):
+            listener = Listener(
+                self._context, self._url, self._limits, self._ready.append, self._drop
+            )
+        self._listener = listener
+        shown, bound = self._shown, listener.bound
+        self._address = tcp_url(shown, bound.rpartition(":")[2]) if shown else bound
+        self._watch(listener)
+        self._register(listener.timer.fileno(), partial(self._hear, listener, listener.on_timer))
+
+    def dial(self, address: str) -> None:
+        """Keep a connection to *address*; the link is named by the address. Twice is once.
+
+        Raises:
+            ConfigError: *address* is neither ``tcp://host:port`` nor ``ipc:///path``.
+            TransportError: the process may not open more sockets.
+            ClosedError: the channel is closed.
+        """
+        self._require_open()
+        if address in self._dialled:
+            return
+        ipv6 = check_dial(address)
+        with translating_errors(f"cannot dial {address}"):
+            dialled = Dialled(
+                self._context, address, self._limits, self._ready.append, self._drop, ipv6=ipv6
+            )
+        self._dialled[address] = dialled
+        self._watch(dialled)
+
+    def hang_up(self, link: Link) -> None:
+        """Close a dialled link, dropping what is queued on it. Unknown links are ignored."""
+        dialled = self._dialled.pop(link, None)
+        if dialled is None:
+            return
+        for descriptor in _descriptors(dialled):
+            self._epoll.unregister(descriptor)
+            del self._on_wake[descriptor]
+        if dialled.hot:
+            self._hot.remove(dialled)
+        kept = [arrival for arrival in self._ready if arrival.link != link]
+        self._ready.clear()  # the same deque: others append to it
+        self._ready.extend(kept)
+        dialled.close()
+
+    def send(self, link: Link, frames: Sequence[bytes]) -> bool:
+        """Queue *frames*, copied, as one message; False when *link*'s queue is full now.
+
+        A link that is down or unknown takes the message and forgets it.
+
+        Raises:
+            TransportError: ZeroMQ itself failed.
+        """
+        dialled = self._dialled.get(link)
+        if dialled is not None:
+            if not dialled.hot:
+                self._heat(dialled)
+            return dialled.send(frames)
+        listener = self._listener
+        if listener is None:
+            return True
+        if not listener.hot:
+            self._heat(listener)
+        return listener.send(link, frames)
+
+    def receive(self) -> Arrival | None:
+        """The next arrival, in turn from all sockets, or None when there is none now."""
+        ready = self._ready
+        if self._closed:
+            return None
+        while not ready:
+            mail = self._take()
+            woken = self._look()  # after the mail: news of the connection it came on goes first
+            if mail is not None:
+                if not ready or mail.link not in self._dialled:
+                    return mail
+                ready.append(mail)
+            elif not woken and not self._hot and not ready:
+                return None
+        return ready.popleft()
+
+    def fileno(self) -> int:
+        """The epoll set of all sockets and monitors; the same from start to close, then -1."""
+        return -1 if self._closed else self._epoll.fileno()
+
+    def close(self) -> None:
+        """Close every socket without lingering. Twice is fine, and in a forked child nothing."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        if self._listener is not None:
+            self._listener.close()
+        for dialled in self._dialled.values():
+            dialled.close()
+        self._dialled.clear()
+        self._listener = None
+        self._on_wake.clear()
+        self._ready.clear()
+        self._hot.clear()
+        self._epoll.close()
+        self._context.destroy(linger=0)
+
+    def __enter__(self) -> ZmqChannel:  # noqa: PYI034 - typing has no Self in 3.10
+        """The channel itself; leaving closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Warn when nobody has closed it."""
+        if not self._closed and os.getpid() == self._pid:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _take(self) -> Mail | None:
+        """The next mail of a hot socket, which then queues up behind the others."""
+        hot = self._hot
+        while hot:
+            source = hot.popleft()
+            mail = source.take()
+            if source.drained:
+                source.hot = False
+                continue
+            hot.append(source)
+            return mail  # or None, when it was dropped: let the others have their turn
+        return None
+
+    def _look(self) -> bool:
+        """Hear who has news; monitors are read at once, sockets become hot."""
+        events = self._poll(0, MAX_EVENTS)
+        for descriptor, _ in events:
+            self._on_wake[descriptor]()
+        return bool(events)
+
+    def _heat(self, source: Source, *, woken: bool = False) -> None:
+        if not source.hot:
+            source.hot, source.woken = True, woken
+            self._hot.append(source)
+
+    def _hear(self, source: Source, read: Callable[[], None]) -> None:
+        """Perform *read*, which may swallow a wake-up of *source*."""
+        self._heat(source)
+        read()
+
+    def _watch(self, source: Source) -> None:
+        news = partial(self._hear, source, source.read_news)
+        socket_fd, monitor_fd = _descriptors(source)
+        self._register(socket_fd, partial(self._heat, source, woken=True))
+        self._register(monitor_fd, news)
+        news()  # a queue wakes nobody before it has been found empty once
+
+    def _register(self, descriptor: int, on_wake: Callable[[], None]) -> None:
+        self._on_wake[descriptor] = on_wake
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def _drop(self) -> None:
+        self.dropped += 1
+
+    def _require_open(self) -> None:
+        if self._closed:
+            msg = "the control channel is closed"
+            raise ClosedError(msg)
+
+
+def _descriptors(source: Source) -> tuple[int, int]:
+    monitor: Socket | None = source.monitor
+    assert monitor is not None
+    return descriptor_of(source.socket), descriptor_of(monitor)
+
+
+def _where(
+    host: str | None, port: int, ipc: str | None, advertise: str | None, *, allow_wildcard: bool
+) -> tuple[str, str]:
+    """The URL to bind and the host to show; both empty when there is nothing to bind."""
+    if ipc is not None:
+        if host is not None:
+            msg = f"both host={host!r} and ipc={ipc!r} are given"
+            raise ConfigError(msg, remedy="give one of them")
+        return ipc_url(ipc), ""
+    if host is None:
+        return "", ""
+    literal = resolve_host(host)
+    if is_wildcard(literal) and not allow_wildcard:
+        msg = f"refusing to listen on every interface ({host!r})"
+        raise ConfigError(msg, remedy="bind one address, or set allow_wildcard and advertise")
+    shown = literal if advertise is None else advertise
+    if is_wildcard(shown):
+        msg = f"nobody can dial the wildcard {shown!r}"
+        raise ConfigError(msg, remedy="set advertise to an address that peers can reach")
+    if not 0 <= port <= 65535:  # noqa: PLR2004 - the largest port
+        msg = f"port {port} is not in 0 to 65535"
+        raise ConfigError(msg, remedy="give a port, or 0 for a free one")
+    return tcp_url(literal, port), shown

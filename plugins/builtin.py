@@ -1,0 +1,140 @@
+"""Our own backends, registered through the same hooks as anybody's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagelink.plugins.hookspecs import Backend, ChannelKind, hookimpl
+
+if TYPE_CHECKING:
+    from stagelink.plugins.hookspecs import BackendContext
+    from stagelink.ports import ControlChannel, DataPlane, Liveness, MemoryProvider
+
+_HERE = "stagelink.plugins.builtin:"
+
+
+@hookimpl
+def stagelink_backends() -> list[Backend]:
+    """Shared memory in both modes, and the in-process reference in both."""
+    shm = (_HERE + "shm_provider", _HERE + "shm_liveness", _HERE + "shm_probe")
+    memory = (_HERE + "memory_provider", _HERE + "memory_liveness")
+    return [
+        Backend(
+            "shm", "one host: readers map the sender's pages", "zmq",
+            shm[0], _HERE + "shm_map", shm[1], shm[2], rank=20,
+        ),
+        Backend(
+            "shm-write", "one host: senders copy into the reader's pool", "zmq",
+            shm[0], _HERE + "shm_write", shm[1], shm[2], rank=10,
+        ),
+        Backend(
+            "memory", "one process: readers map the sender's pages", "memory",
+            memory[0], _HERE + "memory_map", memory[1],
+        ),
+        Backend(
+            "memory-write", "one process: senders copy into the reader's pool", "memory",
+            memory[0], _HERE + "memory_write", memory[1],
+        ),
+    ]  # fmt: skip
+
+
+@hookimpl
+def stagelink_channels() -> list[ChannelKind]:
+    """ZeroMQ between processes, queues within one."""
+    return [
+        ChannelKind("zmq", "ZeroMQ over TCP or local sockets", _HERE + "zmq_channel"),
+        ChannelKind("memory", "queues of one process", _HERE + "memory_channel"),
+    ]
+
+
+def zmq_channel(context: BackendContext) -> ControlChannel:
+    """Bound unless the connector only receives: nobody dials a receiver."""
+    from stagelink.adapters.zmq.channel import ZmqChannel  # noqa: PLC0415
+
+    config = context.config
+    return ZmqChannel(
+        None if config.role == "receiver" else config.host,
+        config.zmq_port,
+        ipc=config.ipc,
+        advertise=config.advertise_host,
+        allow_wildcard=config.allow_wildcard,
+        max_frame_bytes=config.eager_limit + (64 << 10),
+        heartbeat_timeout_s=config.policy.silence_s,
+        heartbeat_interval_s=config.policy.silence_s / 3,
+    )
+
+
+def shm_provider(context: BackendContext) -> MemoryProvider:
+    """Sweeps the residue of dead connectors first."""
+    from stagelink.adapters.shm import SharedMemoryProvider, sweep  # noqa: PLC0415
+
+    sweep(context.config.shm_dir)
+    return SharedMemoryProvider(context.instance, context.config.shm_dir)
+
+
+def shm_liveness(context: BackendContext) -> Liveness:
+    """A lock file beside the segments."""
+    from stagelink.adapters.shm import LockLiveness  # noqa: PLC0415
+
+    return LockLiveness(context.instance, context.config.shm_dir)
+
+
+def shm_map(context: BackendContext) -> DataPlane:
+    """Readers map."""
+    from stagelink.adapters.shm import ShmMapPlane  # noqa: PLC0415
+
+    return ShmMapPlane(context.config.shm_dir)
+
+
+def shm_write(context: BackendContext) -> DataPlane:
+    """Senders write."""
+    from stagelink.adapters.shm import ShmWritePlane  # noqa: PLC0415
+
+    return ShmWritePlane(context.config.shm_dir)
+
+
+def shm_probe(context: BackendContext) -> str:
+    """Whether the shared-memory directory can be used."""
+    import os  # noqa: PLC0415
+
+    directory = context.config.shm_dir
+    if os.access(directory, os.W_OK | os.X_OK):
+        return ""
+    return f"{directory} is not writable; mount a tmpfs there, or set shm_dir"
+
+
+def memory_channel(context: BackendContext) -> ControlChannel:
+    """Listens under a name of its own."""
+    from stagelink.adapters.memory import MemoryChannel  # noqa: PLC0415
+
+    del context
+    return MemoryChannel()
+
+
+def memory_provider(context: BackendContext) -> MemoryProvider:
+    """Anonymous memory."""
+    from stagelink.adapters.memory import PrivateMemoryProvider  # noqa: PLC0415
+
+    del context
+    return PrivateMemoryProvider()
+
+
+def memory_liveness(context: BackendContext) -> Liveness:
+    """The hub knows who has closed."""
+    from stagelink.adapters.memory import HubLiveness  # noqa: PLC0415
+
+    return HubLiveness(context.instance)
+
+
+def memory_map(context: BackendContext) -> DataPlane:
+    """Readers map."""
+    from stagelink.adapters.memory import MemoryMapPlane  # noqa: PLC0415
+
+    return MemoryMapPlane(context.instance)
+
+
+def memory_write(context: BackendContext) -> DataPlane:
+    """Senders write."""
+    from stagelink.adapters.memory import MemoryWritePlane  # noqa: PLC0415
+
+    return MemoryWritePlane(context.instance)

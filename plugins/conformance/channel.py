@@ -1,0 +1,376 @@
+"""What every control channel promises, as tests. Subclass, give ``make_channel``, run pytest.
+
+class TestMine(ControlChannelContract):
+    @pytest.fixture
+    def make_channel(self):
+        return lambda address="": MyChannel(address or "mine://fresh")
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from stagelink.core.errors import ConfigError
+from stagelink.ports.channel import LinkDown, LinkUp, Mail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stagelink.core.values import Link
+    from stagelink.ports.channel import Arrival, ControlChannel
+
+HEADER = (
+    b"contract"  # a message begins with a frame of 8 bytes: shorter ones may be a channel's own
+)
+PATIENCE_S = 10.0
+MOST_QUEUED = 200_000
+
+
+class Maker(Protocol):
+    """Opens a channel that listens: at *address*, or anywhere when that is empty."""
+
+    def __call__(self, address: str = "") -> ControlChannel:
+        """A new channel; the suite closes it."""
+        ...
+
+
+def is_readable(channel: ControlChannel, timeout_s: float = 0.0) -> bool:
+    """Whether the channel's descriptor polls readable within *timeout_s* seconds."""
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def drain(channel: ControlChannel) -> list[Arrival]:
+    """All that has arrived: receive() until None."""
+    arrivals = []
+    while (arrival := channel.receive()) is not None:
+        arrivals.append(arrival)
+    return arrivals
+
+
+def drain_until(
+    channel: ControlChannel,
+    predicate: Callable[[list[Arrival]], bool],
+    timeout_s: float = PATIENCE_S,
+) -> list[Arrival]:
+    """Collect arrivals until *predicate* holds of them, asleep on the descriptor in between.
+
+    Raises:
+        AssertionError: it did not hold within *timeout_s* seconds; a lost wake-up ends so.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    arrivals = drain(channel)
+    while not predicate(arrivals):
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or not is_readable(channel, left_s):
+            msg = (
+                f"not within {timeout_s} s; {len(arrivals)} arrivals end in {arrivals[-3:]!r:.400}"
+            )
+            raise AssertionError(msg)
+        arrivals += drain(channel)
+    return arrivals
+
+
+def mails(arrivals: Sequence[Arrival]) -> list[Mail]:
+    """The mail among *arrivals*."""
+    return [arrival for arrival in arrivals if isinstance(arrival, Mail)]
+
+
+def take_mail(channel: ControlChannel, count: int = 1) -> list[Mail]:
+    """The next *count* messages."""
+    return mails(drain_until(channel, lambda seen: len(mails(seen)) >= count))
+
+
+def until_up(channel: ControlChannel, link: Link) -> list[Arrival]:
+    """Wait for the LinkUp of *link*; return what arrived."""
+    return drain_until(channel, lambda seen: LinkUp(link) in seen)
+
+
+def until_down(channel: ControlChannel, link: Link) -> list[Arrival]:
+    """Wait for a LinkDown of *link*; return what arrived."""
+    return drain_until(channel, lambda seen: any(_is_down(arrival, link) for arrival in seen))
+
+
+def connect(dialler: ControlChannel, listener: ControlChannel) -> Link:
+    """Dial, wait until it is up, say hello; return the link as *listener* names it."""
+    dialler.dial(listener.address)
+    until_up(dialler, listener.address)
+    assert dialler.send(listener.address, [HEADER, b"hello"])
+    return take_mail(listener)[-1].link
+
+
+def open_descriptors() -> int:
+    """How many descriptors this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def native_threads() -> int:
+    """How many threads the kernel sees in this process, Python's or not."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def _is_down(arrival: Arrival, link: Link) -> bool:
+    return isinstance(arrival, LinkDown) and arrival.link == link
+
+
+class ControlChannelContract:
+    """The promises of :class:`stagelink.ports.ControlChannel`.
+
+    ``reopens`` says whether a channel may listen where a closed one has listened before.
+    """
+
+    reopens = True
+
+    @pytest.fixture
+    def make_channel(self) -> Maker:
+        """To override: opens a channel that listens; its queues hold 100 to some 1000 messages."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def open_channel(self, make_channel: Maker) -> Iterator[Maker]:
+        """``make_channel``, and everything it made is closed after the test."""
+        opened = []
+
+        def open_one(address: str = "") -> ControlChannel:
+            opened.append(make_channel(address))
+            return opened[-1]
+
+        yield open_one
+        for channel in opened:
+            channel.close()
+
+    def test_a_dialled_link_comes_up_under_its_address(self, open_channel: Maker) -> None:
+        """Once, however often it is dialled; the other side hears nothing before mail."""
+        here, there = open_channel(), open_channel()
+        here.dial(there.address)
+        here.dial(there.address)
+        assert until_up(here, there.address) == [LinkUp(there.address)]
+        assert not is_readable(here)
+        assert not drain(there)
+
+    def test_messages_arrive_whole_and_in_order_both_ways(self, open_channel: Maker) -> None:
+        """Frame borders are kept, empty frames too."""
+        here, there = open_channel(), open_channel()
+        back = connect(here, there)
+        sent = [[HEADER, b"%d" % number, b"", b"x" * number] for number in range(90)]
+        for frames in sent:
+            assert here.send(there.address, frames)
+            assert there.send(back, frames)
+        assert [mail.frames for mail in take_mail(there, len(sent))] == sent
+        got = take_mail(here, len(sent))
+        assert [mail.frames for mail in got] == sent
+        assert {mail.link for mail in got} == {there.address}
+
+    def test_what_was_sent_may_be_changed_afterwards(self, open_channel: Maker) -> None:
+        """Frames are copied by send."""
+        here, there = open_channel(), open_channel()
+        connect(here, there)
+        frame = bytearray(b"before" * 4000)
+        assert here.send(there.address, [HEADER, memoryview(frame)])  # type: ignore[list-item]
+        frame[:] = b"after!" * 4000
+        assert take_mail(there)[0].frames[1] == b"before" * 4000
+
+    def test_an_accepted_link_is_never_named_like_an_address(self, open_channel: Maker) -> None:
+        """It cannot be dialled either; both sides may dial one another."""
+        here, there = open_channel(), open_channel()
+        names = {connect(here, there), connect(there, here), here.address, there.address}
+        assert len(names) == 4  # noqa: PLR2004 - two addresses, two accepted links
+        for name in names - {here.address, there.address}:
+            with pytest.raises(ConfigError):
+                here.dial(name)
+
+    def test_many_links_are_told_apart(self, open_channel: Maker) -> None:
+        """Each answer goes to who asked."""
+        server, clients = open_channel(), [open_channel() for _ in range(12)]
+        links = [connect(client, server) for client in clients]
+        assert len(set(links)) == len(clients)
+        for number, link in enumerate(links):
+            assert server.send(link, [HEADER, b"%d" % number])
+        for number, client in enumerate(clients):
+            assert take_mail(client)[0].frames[1] == b"%d" % number
+
+    def test_a_loud_link_does_not_drown_a_quiet_one(self, open_channel: Maker) -> None:
+        """Links are served in turn."""
+        here, loud, quiet = open_channel(), open_channel(), open_channel()
+        noise, signal = connect(here, loud), connect(here, quiet)
+        noises = 0
+        while noises < 400 and loud.send(noise, [HEADER, b"noise"]):  # noqa: PLR2004 - a crowd
+            noises += 1
+        assert quiet.send(signal, [HEADER, b"signal"])
+        deadline_s = time.monotonic() + PATIENCE_S
+        time.sleep(0.05)  # both have arrived, surely: what is tested is the order of taking
+        order = []
+        while b"signal" not in order and time.monotonic() < deadline_s:
+            order += [
+                arrival.frames[1] for arrival in [here.receive()] if isinstance(arrival, Mail)
+            ]
+        assert order.index(b"signal") < noises // 2
+
+    @pytest.mark.parametrize("direction", ["dialled", "accepted"])
+    def test_a_full_link_says_so_and_loses_nothing(
+        self, open_channel: Maker, direction: str
+    ) -> None:
+        """False means not taken: whatever was taken arrives, in order, once the peer reads."""
+        here, there = open_channel(), open_channel()
+        back = connect(here, there)
+        sender, link, reader = (here, there.address, there)
+        if direction == "accepted":
+            sender, link, reader = (there, back, here)
+        taken = 0
+        while taken < MOST_QUEUED and sender.send(link, [HEADER, b"%d" % taken, b"x" * 4096]):
+            taken += 1
+        assert 0 < taken < MOST_QUEUED
+        got = [int(mail.frames[1]) for mail in take_mail(reader, taken)]
+        assert got == list(range(taken))
+        drain(sender)
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not sender.send(link, [HEADER, b"last"]):
+            assert time.monotonic() < deadline_s
+            is_readable(sender, 0.005)
+            drain(sender)
+        assert take_mail(reader)[0].frames[1] == b"last"
+
+    @pytest.mark.parametrize("direction", ["dialled", "accepted"])
+    def test_the_end_of_a_peer_is_told_at_once(self, open_channel: Maker, direction: str) -> None:
+        """By one LinkDown, within a second; what is sent afterwards is forgotten."""
+        here, there = open_channel(), open_channel()
+        back = connect(here, there)
+        stays, link, ends = (here, there.address, there)
+        if direction == "accepted":
+            stays, link, ends = (there, back, here)
+        ends.close()
+        began_s = time.monotonic()
+        arrivals = until_down(stays, link)
+        assert time.monotonic() - began_s < 1.0
+        assert [arrival.link for arrival in arrivals if isinstance(arrival, LinkDown)] == [link]
+        for _ in range(3):
+            assert stays.send(link, [HEADER, b"into the void"])
+
+    def test_a_link_comes_up_again_by_itself(self, open_channel: Maker) -> None:
+        """Down, then up, and only then mail of the new connection; nothing old is delivered."""
+        if not self.reopens:
+            pytest.skip("this channel cannot listen where another has listened")
+        here, there = open_channel(), open_channel()
+        connect(here, there)
+        address = there.address
+        there.close()
+        until_down(here, address)
+        assert here.send(address, [HEADER, b"while it was down"])
+        again = open_channel(address)
+        assert until_up(here, address) == [LinkUp(address)]
+        assert here.send(address, [HEADER, b"new"])
+        assert [mail.frames[1] for mail in take_mail(again)] == [b"new"]
+
+    def test_unknown_links_take_and_forget(self, open_channel: Maker) -> None:
+        """Neither an error nor a wait."""
+        here = open_channel()
+        assert here.send("nobody", [HEADER, b"lost"])
+        here.hang_up("nobody")
+        assert here.receive() is None
+
+    def test_what_is_no_address_is_refused(self, open_channel: Maker) -> None:
+        """As a ConfigError, and the channel lives on."""
+        here, there = open_channel(), open_channel()
+        for garbage in ("", "nonsense", "http://example.com", "tcp://", "\0"):
+            with pytest.raises(ConfigError):
+                here.dial(garbage)
+        connect(here, there)
+
+    def test_after_hanging_up_nothing_comes_from_there(self, open_channel: Maker) -> None:
+        """No mail, no LinkDown; the other side hears, and the address may be dialled again."""
+        here, there = open_channel(), open_channel()
+        back = connect(here, there)
+        assert there.send(back, [HEADER, b"too late"])
+        here.hang_up(there.address)
+        assert here.send(there.address, [HEADER, b"forgotten"])
+        until_down(there, back)
+        assert drain(here) == []
+        assert connect(here, there) != back
+
+    def test_a_drained_channel_is_quiet_and_the_next_arrival_wakes_it(
+        self, open_channel: Maker
+    ) -> None:
+        """Time and again."""
+        here, there = open_channel(), open_channel()
+        connect(here, there)
+        for number in range(100):
+            assert not drain(there)
+            assert not is_readable(there)
+            assert here.send(there.address, [HEADER, b"%d" % number])
+            assert take_mail(there)[0].frames[1] == b"%d" % number
+
+    def test_no_wake_up_is_lost_to_a_send(self, open_channel: Maker) -> None:
+        """Two threads throw messages at one another; each sends, drains, then sleeps."""
+        here, there = open_channel(), open_channel()
+        back = connect(here, there)
+        rounds, burst = 400, 5
+        failures: list[BaseException] = []
+
+        def play(channel: ControlChannel, link: Link) -> None:
+            try:
+                seen = 0
+                for turn in range(1, rounds + 1):
+                    for _ in range(burst):
+                        assert channel.send(link, [HEADER, b"ball"])
+                    while seen < turn * burst:
+                        want = turn * burst - seen
+                        seen += len(take_mail(channel, min(want, 1)))
+            except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+                failures.append(error)
+
+        other = threading.Thread(target=play, args=(there, back))
+        other.start()
+        play(here, there.address)
+        other.join()
+        assert not failures
+
+    def test_mail_that_came_before_a_send_is_not_slept_through(self, open_channel: Maker) -> None:
+        """The trap itself: mail arrives, a send swallows its wake-up, receive() still has it."""
+        here, there = open_channel(), open_channel()
+        back = connect(here, there)
+        for number in range(100):
+            assert here.send(there.address, [HEADER, b"%d" % number])
+            assert is_readable(there, PATIENCE_S)
+            assert there.send(back, [HEADER, b"swallows the wake-up"])
+            assert take_mail(there)[0].frames[1] == b"%d" % number
+        assert len(take_mail(here, 100)) == 100  # noqa: PLR2004 - one for each
+
+    def test_the_descriptor_stays_the_same(self, open_channel: Maker) -> None:
+        """A poller registers it once."""
+        here, there = open_channel(), open_channel()
+        before = here.fileno()
+        connect(here, there)
+        here.hang_up(there.address)
+        assert here.fileno() == before
+
+    def test_close_twice_is_fast_and_leaves_nothing(self, make_channel: Maker) -> None:
+        """No descriptor and no thread, with mail unsent and unread."""
+        make_channel().close()  # what is opened once per process is open from here on
+        before = open_descriptors(), native_threads()
+        here, there = make_channel(), make_channel()
+        back = connect(here, there)
+        for _ in range(50):
+            here.send(there.address, [HEADER, b"unread"])
+            there.send(back, [HEADER, b"unsent"])
+        began_s = time.monotonic()
+        for channel in (here, there, here, there):
+            channel.close()
+        assert time.monotonic() - began_s < 2.0  # noqa: PLR2004 - a second each
+        assert (open_descriptors(), native_threads()) == before
+
+    def test_a_closed_channel_gives_nothing_and_takes_nothing(self, open_channel: Maker) -> None:
+        """A late call in a teardown does no harm."""
+        here, there = open_channel(), open_channel()
+        connect(here, there)
+        address = there.address
+        here.close()
+        assert here.receive() is None
+        assert here.send(address, [HEADER, b"late"])
+        here.hang_up(address)

@@ -1,0 +1,130 @@
+"""Finds backends by hook and entry point, and builds the one that a configuration names."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from stagelink.core.errors import ConfigError
+from stagelink.plugins import builtin, hookspecs
+from stagelink.plugins.hookspecs import PROJECT, Backend, ChannelKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from importlib.metadata import EntryPoint
+
+    from stagelink.plugins.hookspecs import BackendContext
+
+
+class Manager:
+    """Every backend and channel known, by name; a plugin that fails to load harms nobody else.
+
+    Args:
+        plugins: objects with hook implementations, besides ours and the installed ones.
+    """
+
+    def __init__(self, plugins: Iterable[object] = ()) -> None:
+        self._pluggy = pluggy.PluginManager(PROJECT)
+        self._pluggy.add_hookspecs(hookspecs)
+        self.broken: dict[str, BaseException] = {}
+        self._register(builtin, "stagelink")
+        for plugin in plugins:
+            self._register(plugin, getattr(plugin, "__name__", type(plugin).__name__))
+        for entry in entry_points(group=PROJECT):
+            self._load(entry)
+        self._owner: dict[tuple[str, str], str] = {}
+        self.backends: dict[str, Backend] = self._collect("stagelink_backends")
+        self.channels: dict[str, ChannelKind] = self._collect("stagelink_channels")
+
+    def provided_by(self, backend: str) -> str:
+        """The plugin that contributed *backend*."""
+        return self._owner["stagelink_backends", backend]
+
+    def choose(self, name: str, context: BackendContext) -> list[Backend]:
+        """The backends that *name* stands for, best first.
+
+        One for a name, which is strict and never falls back; for ``auto`` all those that share
+        channel and pool with the best one that works here.
+
+        Raises:
+            ConfigError: unknown (lists the known ones), or it cannot work here (says why).
+        """
+        if name != "auto":
+            backend = self._named(name)
+            reason = self.why_not(backend, context)
+            if reason:
+                msg = f"backend {name!r} cannot work here: {reason}"
+                raise ConfigError(msg)
+            return [backend]
+        ranked = sorted(
+            (b for b in self.backends.values() if b.rank), key=lambda b: b.rank, reverse=True
+        )
+        reasons = {b.name: self.why_not(b, context) for b in ranked}
+        works = [b for b in ranked if not reasons[b.name]]
+        if not works:
+            said = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "none is known"
+            msg = f"no backend works here: {said}"
+            raise ConfigError(msg)
+        best = works[0]
+        return [b for b in works if (b.channel, b.provider) == (best.channel, best.provider)]
+
+    def why_not(self, backend: Backend, context: BackendContext) -> str:
+        """Why *backend* cannot work here, with the remedy; empty when it can."""
+        return "" if backend.probe is None else str(self.build(backend.probe, context))
+
+    def build(self, factory: str, context: BackendContext) -> Any:  # noqa: ANN401 - any port
+        """Call the factory that a ``"module:function"`` string names.
+
+        Raises:
+            ConfigError: it cannot be imported; the cause is its own error.
+        """
+        module, _, attribute = factory.partition(":")
+        try:
+            function = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            msg = f"{factory} cannot be loaded: {error}"
+            raise ConfigError(msg, remedy="install what the backend needs") from error
+        return function(context)
+
+    def channel(self, name: str, context: BackendContext) -> Any:  # noqa: ANN401 - a channel
+        """Build the control channel *name*."""
+        return self.build(self.channels[name].factory, context)
+
+    def _named(self, name: str) -> Backend:
+        backend = self.backends.get(name)
+        if backend is not None:
+            return backend
+        if name in self.broken:
+            msg = f"plugin {name!r} failed to load: {self.broken[name]}"
+            raise ConfigError(msg) from self.broken[name]
+        near = get_close_matches(name, self.backends, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        msg = f"unknown backend {name!r}"
+        raise ConfigError(msg, remedy=f"{hint}known: auto, {', '.join(sorted(self.backends))}")
+
+    def _load(self, entry: EntryPoint) -> None:
+        """Register an installed plugin; one that fails is remembered, for those who ask."""
+        try:
+            self._register(entry.load(), entry.name)
+        except Exception as error:  # noqa: BLE001 - a plugin is anybody's code
+            self.broken[entry.name] = error
+
+    def _register(self, plugin: object, name: str) -> None:
+        self._pluggy.register(plugin, name=name)
+
+    def _collect(self, hook: str) -> dict[str, Any]:
+        """Ask every plugin by itself, so that a name can be traced to its owner."""
+        found: dict[str, Any] = {}
+        for implementation in reversed(getattr(self._pluggy.hook, hook).get_hookimpls()):
+            owner = implementation.plugin_name
+            for item in implementation.function():
+                other = self._owner.setdefault((hook, item.name), owner)
+                if item.name in found:
+                    msg = f"plugins {other!r} and {owner!r} both contribute {item.name!r}"
+                    raise ConfigError(msg, remedy="uninstall one of them, or rename its backend")
+                found[item.name] = item
+        return found

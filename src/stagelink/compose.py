@@ -1,0 +1,97 @@
+"""From settings to a running connector: the one place where adapters are wired to the core."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from stagelink.adapters.msgspec.serializer import PayloadSerializer
+from stagelink.adapters.msgspec.wire import WireCodec
+from stagelink.adapters.threads import Driver, Parts
+from stagelink.config import load_config
+from stagelink.connector import Connector
+from stagelink.core.endpoint import Endpoint
+from stagelink.core.handshake.session import OwnPlane
+from stagelink.core.pool import Pool
+from stagelink.core.settings import Settings
+from stagelink.core.values import HostCard, Identity, Instance, PlaneCard
+from stagelink.plugins import BackendContext, Manager
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stagelink.config import Config
+    from stagelink.plugins import Backend
+    from stagelink.ports import ControlChannel, DataPlane, Liveness, Memory
+
+REGION = 1
+"""The region id of a connector's pool; region ids are unique within an instance."""
+
+
+def compose(settings: Mapping[str, Any]) -> Connector:
+    """Build the connector that *settings* describe; nothing is left behind when it cannot be.
+
+    Raises:
+        ConfigError, CapacityError, TransportError: as :func:`stagelink.open`.
+    """
+    config = load_config(settings)
+    manager = Manager()
+    context = BackendContext(secrets.token_bytes(16), config)
+    chosen = manager.choose(config.backend, context)
+    with ExitStack() as undo:
+        parts = _parts(manager, context, chosen, undo)
+        undo.pop_all()
+    return Connector(config, Driver(parts), PayloadSerializer())
+
+
+def _parts(
+    manager: Manager, context: BackendContext, chosen: list[Backend], undo: ExitStack
+) -> Parts:
+    """Every adapter of one connector, each closed by *undo* until all of them stand."""
+    first, config = chosen[0], context.config
+    liveness: Liveness = manager.build(first.liveness, context)
+    undo.callback(liveness.close)
+    memory: Memory = manager.build(first.provider, context).allocate(config.pool_bytes)
+    undo.callback(memory.close)
+    channel: ControlChannel = manager.channel(first.channel, context)
+    undo.callback(channel.close)
+    planes: dict[str, DataPlane] = {}
+    for backend in chosen:
+        plane: DataPlane = manager.build(backend.plane, context)
+        undo.callback(plane.close)
+        plane.register(REGION, memory)
+        planes[backend.name] = plane
+    endpoint = _endpoint(config, context.instance, liveness, planes)
+    return Parts(endpoint, channel, WireCodec(), planes, memory, liveness)
+
+
+def _endpoint(
+    config: Config, instance: Instance, liveness: Liveness, planes: dict[str, DataPlane]
+) -> Endpoint:
+    own = tuple(
+        OwnPlane(
+            PlaneCard(name, plane.capabilities.mode, plane.describe()),
+            plane.capabilities.crosses_hosts,
+        )
+        for name, plane in planes.items()
+    )
+    # Cutting off a living peer takes views from nobody only where it wrote into our pool.
+    can_fence = all(
+        p.capabilities.can_fence and p.capabilities.mode == "write" for p in planes.values()
+    )
+    settings = Settings(
+        instance=instance,
+        identity=Identity(config.stage, config.replica, config.rank),
+        host=HostCard(liveness.host, liveness.proof),
+        planes=own,
+        policy=config.policy,
+        inline_bytes=config.inline_bytes,
+        max_writes=config.max_writes,
+        session_base=int.from_bytes(instance[:5], "big") << 16,
+        can_fence=can_fence,
+    )
+    pool = Pool(
+        config.pool_bytes, config.alignment, config.send_share, config.receive_share, REGION
+    )
+    return Endpoint(settings, pool)

@@ -1,0 +1,163 @@
+"""Everything a connector can be told, checked once, where it enters."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from stagelink.core.errors import ConfigError
+from stagelink.core.keys import check_stage
+from stagelink.core.timeouts import TimeoutPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SIZE = re.compile(r"\s*(\d+)\s*(|[KMGT]i?B?|B)\s*\Z", re.IGNORECASE)
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZES = ("pool_bytes", "eager_limit", "inline_bytes", "alignment")
+PAGE = 4096
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of one connector; build it with :func:`load_config`.
+
+    Attributes:
+        stage: our stage's name, as others write it in ``to=`` and ``source=``.
+        role: ``sender``, ``receiver`` or ``peer`` (both).
+        replica, rank: which of the stage's connectors this is; readers are counted by it.
+        host: the address to bind for receivers to dial; loopback unless told otherwise.
+        zmq_port: the port to bind; 0 takes a free one, see ``Connector.endpoint``.
+        ipc: a path to bind a local socket at instead.
+        advertise_host: the address to tell others, where it is not *host*.
+        allow_wildcard: let *host* be every interface (``0.0.0.0``); needs *advertise_host*.
+        backend: ``auto`` or a name; a name is strict, without fallback.
+        pool_bytes: memory for payloads, sent and received; a number or for example ``"512MiB"``.
+        alignment: of blocks in the pool, bytes, a power of two.
+        eager_limit: payloads up to this many bytes travel inside their announcement.
+        inline_bytes: how many bytes of those may be published at once; beyond, the pool is used.
+        send_share, receive_share: parts of the pool that the other direction cannot take.
+        max_writes: writes posted at once.
+        readers: how many readers a put has unless it says so.
+        on_duplicate: what a put does with a live key: ``error`` or ``replace``.
+        sender: the endpoint to get from.
+        senders: endpoints to get from, by stage.
+        shm_dir: the mount for shared memory.
+        timeouts: fields of :class:`stagelink.core.timeouts.TimeoutPolicy`, seconds.
+    """
+
+    stage: str
+    role: Literal["sender", "receiver", "peer"]
+    replica: int = 0
+    rank: int = 0
+    host: str = "127.0.0.1"
+    zmq_port: int = 0
+    ipc: str | None = None
+    advertise_host: str | None = None
+    allow_wildcard: bool = False
+    backend: str = "auto"
+    pool_bytes: int = 256 << 20
+    alignment: int = PAGE
+    eager_limit: int = 64 << 10
+    inline_bytes: int = 64 << 20
+    send_share: float = 0.25
+    receive_share: float = 0.25
+    max_writes: int = 16
+    readers: int = 1
+    on_duplicate: Literal["error", "replace"] = "error"
+    sender: str | None = None
+    senders: dict[str, str] = msgspec.field(default_factory=dict)
+    shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory
+    timeouts: dict[str, float] = msgspec.field(default_factory=dict)
+
+    @property
+    def policy(self) -> TimeoutPolicy:
+        """The timeouts, complete and checked."""
+        return TimeoutPolicy.checked(**self.timeouts)
+
+
+def load_config(raw: Mapping[str, Any]) -> Config:
+    """Check plain settings; the only door.
+
+    Raises:
+        ConfigError: names the field, its value and the remedy; a misspelt one gets a suggestion.
+    """
+    for name in raw:
+        if name not in Config.__struct_fields__:
+            near = get_close_matches(name, Config.__struct_fields__, 1)
+            known = ", ".join(Config.__struct_fields__)
+            remedy = f"did you mean {near[0]!r}?" if near else f"known settings: {known}"
+            msg = f"unknown setting {name!r}"
+            raise ConfigError(msg, remedy=remedy)
+    sized = {name: _size(name, raw[name]) for name in _SIZES if name in raw}
+    try:
+        config = msgspec.convert({**raw, **sized}, Config)
+    except msgspec.ValidationError as error:
+        msg = f"wrong setting: {error}"
+        raise ConfigError(
+            msg, remedy="see stagelink.config.Config for types and defaults"
+        ) from None
+    _check(config)
+    return config
+
+
+def check_port(port: object) -> int:
+    """A TCP port, 1 to 65535 (0 where a free one may be chosen).
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:  # noqa: PLR2004
+        msg = f"port {port!r} is not a number from 0 to 65535"
+        raise ConfigError(msg, remedy="use 0 for any free port")
+    return port
+
+
+def _check(config: Config) -> None:
+    check_stage(config.stage)
+    for stage in config.senders:
+        check_stage(stage)
+    check_port(config.zmq_port)
+    _check_memory(config)
+    for name in ("replica", "rank", "eager_limit", "inline_bytes"):
+        _at_least(name, getattr(config, name), 0)
+    for name in ("max_writes", "readers"):
+        _at_least(name, getattr(config, name), 1)
+    _ = config.policy
+
+
+def _check_memory(config: Config) -> None:
+    _at_least("alignment", config.alignment, 1)
+    if config.alignment & (config.alignment - 1):
+        _refuse("alignment", config.alignment, "use a power of two, for example 4096")
+    if config.pool_bytes < max(PAGE, config.alignment):
+        _refuse("pool_bytes", config.pool_bytes, f"use at least one page, {PAGE} bytes")
+    for name in ("send_share", "receive_share"):
+        value = getattr(config, name)
+        if not 0 <= value <= 1:
+            _refuse(name, value, "use a part between 0 and 1")
+    if config.send_share + config.receive_share > 1:
+        _refuse("send_share", config.send_share, "the two shares together are at most 1")
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if not value >= least:
+        _refuse(name, value, f"use {least} or more")
+
+
+def _refuse(name: str, value: object, remedy: str) -> None:
+    msg = f"setting {name!r} is {value!r}"
+    raise ConfigError(msg, remedy=remedy)
+
+
+def _size(name: str, value: object) -> object:
+    """Bytes of a number, or of text such as ``512MiB``."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.match(value)
+    if match is None:
+        _refuse(name, value, "use bytes as a number, or for example '512MiB'")
+    assert match is not None
+    return int(match.group(1)) * _UNITS[match.group(2)[:1].upper()]

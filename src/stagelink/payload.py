@@ -1,0 +1,149 @@
+"""What a get returns, and the buffer that a put may be filled in."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stagelink.core.errors import LeaseError
+from stagelink.core.events import Abandon, Release
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from stagelink.adapters.threads import Driver
+    from stagelink.core.pool import Block
+    from stagelink.ports import Serializer
+
+_UNSHARED = 2
+"""References to a buffer that only the payload holds: its attribute, and the count's argument."""
+
+
+class Payload:
+    """One delivered value; tensors and arrays in it are views of shared memory, never copies.
+
+    The memory is released when the last view has gone: leaving ``with`` while a tensor lives only
+    defers the release. ``value`` is decoded at first use.
+
+    Attributes:
+        key: the key it was put under.
+        generation: its number in the sender's log.
+        size: bytes of its encoded form.
+        sender: the identity of the stage that put it.
+    """
+
+    def __init__(
+        self, driver: Driver, serializer: Serializer, buffer: Any, handle: int,  # noqa: ANN401
+        *, key: str, generation: int, size: int,
+    ) -> None:  # fmt: skip
+        self._driver = driver
+        self._serializer = serializer
+        self._buffer = buffer
+        self._handle = handle
+        self._value: Any = None
+        self._loaded = False
+        self.key = key
+        self.generation = generation
+        self.size = size
+
+    @property
+    def value(self) -> Any:  # noqa: ANN401 - whatever was put
+        """The value that was put, of the same types.
+
+        Raises:
+            LeaseError: the payload has been closed.
+            PayloadError: the bytes are no payload of this version.
+        """
+        if not self._loaded:
+            if self._buffer is None:
+                msg = f"the payload of key {self.key!r} has been closed"
+                raise LeaseError(msg, remedy="use .value inside the with block")
+            self._value = self._serializer.load(self._buffer, self.size)
+            self._loaded = True
+        return self._value
+
+    def close(self, *, strict: bool = False) -> None:
+        """Let the memory go now, or with its last view. Twice is fine.
+
+        Raises:
+            LeaseError: *strict*, and a view is alive; the payload then stays open.
+        """
+        if self._buffer is None:
+            return
+        self._value, self._loaded = None, False
+        shared = sys.getrefcount(self._buffer) > _UNSHARED
+        if shared and strict:
+            msg = f"a view of the payload of key {self.key!r} is still alive"
+            raise LeaseError(msg, remedy="drop or copy the tensors made from it first")
+        if self._handle and not shared and self._driver.views.release(self._handle):
+            self._buffer = None
+            self._driver.submit(Release(self._handle))
+        self._buffer = None
+
+    def __enter__(self) -> Self:
+        """Use the payload; leaving closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the payload."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Key, generation and size."""
+        return f"<Payload {self.key!r} generation {self.generation}, {self.size} bytes>"
+
+
+class Draft:
+    """A block of the pool, laid out as one tensor, to be filled in place and put without a copy.
+
+    Leaving ``with`` without having put it gives the block back.
+
+    Attributes:
+        tensor: a view of the block, of the shape and dtype asked for; its content is undefined.
+            Do not use it after the put.
+        size: bytes of the encoded payload.
+    """
+
+    def __init__(self, driver: Driver, block: Block, size: int, buffer: Any, tensor: Any) -> None:  # noqa: ANN401
+        self._driver = driver
+        self._block: Block | None = block
+        self._buffer = buffer
+        self.tensor = tensor
+        self.size = size
+
+    def take(self) -> Block:
+        """The block, once: from now on it belongs to the put.
+
+        Raises:
+            LeaseError: it was put or given back before.
+        """
+        block, self._block, self.tensor, self._buffer = self._block, None, None, None
+        if block is None:
+            msg = "this buffer has been put or given back already"
+            raise LeaseError(msg, remedy="alloc() a new one for each put")
+        return block
+
+    def close(self) -> None:
+        """Give the block back unless it was put. Twice is fine."""
+        if self._block is not None:
+            self._driver.submit(Abandon(self.take()))
+
+    def __enter__(self) -> Self:
+        """Fill ``tensor``, then put the draft."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the block back unless it was put."""
+        self.close()

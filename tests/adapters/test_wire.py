@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import contextlib
+import pickle
+import re
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelink.adapters.msgspec.wire import KINDS, VersionMismatchError, WireCodec, header
+from stagelink.core import messages as m
+from stagelink.core.errors import ProtocolViolationError
+from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
+
+CODEC = WireCodec()
+ME, YOU = bytes(range(16)), bytes(16)
+WHO = Identity("thinker", 1, 2)
+HOST = HostCard("host-1", "lock:/run/x")
+REPORT = m.Report(7, (8, 9), 120, (3,))
+PLANE = PlaneCard("shm", "map", b"\x01\x02")
+REGION = RegionRef(1, 4096, 64)
+
+
+def down(message: Any) -> m.Packet:
+    return m.Packet(5, 6, None, message)
+
+
+def up(message: Any) -> m.Packet:
+    return m.Packet(5, 6, REPORT, message)
+
+
+SAMPLES: list[Any] = [
+    m.Hello(5, ME, WHO, "encoder", YOU, REPORT, HOST, (PLANE, PLANE)),
+    m.Hello(5, ME, WHO, "encoder", b"", REPORT, HOST, ()),
+    m.Declined(5, "declined", "nobody of that name"),
+    m.Lost(5),
+    up(m.Subscribe()),
+    up(m.Query("k")),
+    up(m.Pull(1, 2, REGION, 1.5)),
+    up(m.Pull(1, 2, None, 0.0)),
+    up(m.Cancel(1)),
+    up(m.Ack(())),
+    up(m.Ack((1, 2**63 - 1))),
+    down(m.Welcome(YOU, WHO, HOST, PLANE, True)),
+    down(m.Synced(9)),
+    down(m.Announce(9, "k", 3, 4, m.INLINE, None, b"body")),
+    down(m.Announce(9, "k", 3, 0, m.INLINE, None, b"")),
+    down(m.Announce(9, "k", 3, 64, m.OFFER, REGION, b"")),
+    down(m.Announce(9, "k", 3, 64, m.CLAIM, None, b"")),
+    down(m.Announce(9, "k", 3, 64, m.PULL, None, b"")),
+    down(m.Announce(9, "k", 3, 0, m.ERROR, None, b"ValueError: no")),
+    down(m.Gone(10, "k", 3, "expired", "after 5 s")),
+    down(m.Offer(1, 3, REGION, b"")),
+    down(m.Offer(1, 3, None, b"bytes")),
+    down(m.Done(1, 3, 64)),
+    down(m.Refused(1, "unknown", "")),
+]
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=map(str, count()))
+def test_a_message_is_the_same_on_the_other_side(message: Any) -> None:
+    frames = CODEC.encode(message)
+    again = CODEC.decode(frames)
+
+    assert again == message
+    assert type(again) is type(message)
+    if isinstance(message, m.Packet):
+        assert isinstance(again, m.Packet)
+        assert type(again.message) is type(message.message)
+        assert type(again.report) is type(message.report)
+    assert len(frames) <= 4
+    assert len(frames[0]) == 8
+
+
+def test_every_kind_has_a_sample() -> None:
+    inner = {type(s.message) if isinstance(s, m.Packet) else type(s) for s in SAMPLES}
+    assert inner == set(KINDS)
+
+
+def test_inline_bytes_are_not_copied() -> None:
+    body = bytes(4096)
+    frames = CODEC.encode(down(m.Announce(9, "k", 3, 4096, m.INLINE, None, body)))
+
+    assert frames[2] is body
+    packet = CODEC.decode(frames)
+    assert isinstance(packet, m.Packet)
+    assert isinstance(packet.message, m.Announce)
+    assert packet.message.body is body
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=map(str, count()))
+def test_trailing_fields_of_a_later_minor_are_ignored(message: Any) -> None:
+    first, fields, *rest = CODEC.encode(message)
+    longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(fields), {"new": [1]}, "more"])
+
+    assert CODEC.decode([first[:5] + b"\x09" + first[6:], longer, *rest]) == message
+
+
+@pytest.mark.parametrize("message", SAMPLES, ids=map(str, count()))
+def test_a_missing_field_or_a_surplus_frame_is_refused(message: Any) -> None:
+    frames = CODEC.encode(message)
+    fields = msgspec.msgpack.decode(frames[1])
+
+    for bad in (
+        [frames[0], msgspec.msgpack.encode(fields[:-1]), *frames[2:]],
+        [frames[0], frames[1] + b"\0", *frames[2:]],
+        [*frames, b"x", b"y"],
+        [frames[0]],
+        [],
+    ):
+        with pytest.raises(ProtocolViolationError):
+            CODEC.decode(bad)
+
+
+BIG = 1 << 63
+BAD: list[Any] = [
+    m.Lost(-1),
+    m.Lost(BIG),
+    m.Lost(True),
+    m.Lost("1"),  # type: ignore[arg-type]
+    m.Hello(5, ME[:15], WHO, "e", b"", REPORT, HOST, ()),
+    m.Hello(5, b"", WHO, "e", b"", REPORT, HOST, ()),
+    m.Hello(5, ME, WHO, "e", b"x", REPORT, HOST, ()),
+    m.Hello(5, ME, WHO, "e" * 257, b"", REPORT, HOST, ()),
+    m.Hello(5, ME, Identity("", 0, 0), "e", b"", REPORT, HOST, ()),
+    m.Hello(5, ME, Identity("e", -1, 0), "e", b"", REPORT, HOST, ()),
+    m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (PLANE,) * 17),
+    m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (PlaneCard("p", "map", bytes(4097)),)),
+    m.Packet(5, 6, None, m.Cancel(1)),
+    m.Packet(5, 6, REPORT, m.Done(1, 2, 3)),
+    m.Packet(5, 6, m.Report(7, tuple(range(65)), 1, ()), m.Cancel(1)),
+    m.Packet(5, 6, m.Report(7, (), 1, tuple(range(65_537))), m.Cancel(1)),
+    m.Packet(5, -6, REPORT, m.Cancel(1)),
+    up(m.Ack(tuple(range(65_537)))),
+    up(m.Query("")),
+    up(m.Query("k" * 1025)),
+    up(m.Query(b"k")),  # type: ignore[arg-type]
+    up(m.Pull(1, 2, RegionRef(1, -1, 4), 1.0)),
+    up(m.Pull(1, 2, RegionRef(1, 0, BIG), 1.0)),
+    up(m.Pull(1, 2, None, -1.0)),
+    up(m.Pull(1, 2, None, float("inf"))),
+    up(m.Pull(1, 2, None, float("nan"))),
+    down(m.Announce(9, "k", 3, 5, m.INLINE, None, b"body")),
+    down(m.Announce(9, "k", 3, 4, m.INLINE, REGION, b"body")),
+    down(m.Announce(9, "k", 3, 4, m.OFFER, None, b"")),
+    down(m.Announce(9, "k", 3, 4, m.OFFER, REGION, b"body")),
+    down(m.Announce(9, "k", 3, 4, m.PULL, None, b"body")),
+    down(m.Announce(9, "k", 3, 4, m.CLAIM, REGION, b"")),
+    down(m.Announce(9, "k", 3, 0, m.ERROR, REGION, b"")),
+    down(m.Announce(9, "k", 3, 4, 5, None, b"")),
+    down(m.Announce(9, "k", 3, 4, -1, None, b"")),
+    down(m.Offer(1, 3, REGION, b"bytes")),
+    down(m.Gone(1, "k", 3, "bored", "")),
+    down(m.Welcome(YOU, WHO, HOST, PLANE, 1)),  # type: ignore[arg-type]
+    down(m.Welcome(b"", WHO, HOST, PLANE, True)),
+]
+
+
+@pytest.mark.parametrize("message", BAD, ids=map(str, count()))
+def test_a_field_out_of_its_bounds_is_refused(message: Any) -> None:
+    frames = CODEC.encode(message)
+    with pytest.raises(ProtocolViolationError, match="malformed"):
+        CODEC.decode(frames)
+
+
+def test_limits_themselves_pass() -> None:
+    report = m.Report(0, tuple(range(64)), 0, tuple(range(65_536)))
+    cards = (PlaneCard("p" * 64, "map", bytes(4096)),) * 16
+    for message in (
+        m.Hello(BIG - 1, ME, Identity("s" * 256), "é" * 256, b"", report, HOST, cards),
+        m.Packet(0, 0, report, m.Query("k" * 1024)),
+    ):
+        assert CODEC.decode(CODEC.encode(message)) == message
+
+
+def test_a_detail_of_anything_is_made_fit() -> None:
+    again = CODEC.decode(CODEC.encode(m.Declined(1, "declined", "\ud800" + "x" * 5000)))
+    assert again == m.Declined(1, "declined", ("\\ud800" + "x" * 5000)[:4096])
+
+
+def test_a_hello_of_another_major_gets_an_answer_it_can_read() -> None:
+    fields = msgspec.msgpack.encode([77, {"what": "ever"}])
+    with pytest.raises(VersionMismatchError, match=r"2\.3 meets 1\.0") as caught:
+        CODEC.decode([header(1, (2, 3)), fields])
+
+    assert caught.value.theirs == (2, 3)
+    assert caught.value.answer is not None
+    first, told = CODEC.encode(caught.value.answer)
+    theirs = [first[:4] + bytes((9, 9)) + first[6:], told]  # any version reads a Declined
+    declined = CODEC.decode(theirs)
+    assert isinstance(declined, m.Declined)
+    assert declined.session == 77
+    assert declined.reason == "mismatch"
+
+
+@pytest.mark.parametrize("frames", [[header(18, (2, 0)), b""], [header(1, (0, 1)), b"\xc1"]])
+def test_other_mail_of_another_major_gets_no_answer(frames: list[bytes]) -> None:
+    with pytest.raises(VersionMismatchError) as caught:
+        CODEC.decode(frames)
+    assert caught.value.answer is None
+
+
+def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+            return Path.touch, (made,)
+
+    blob = pickle.dumps(Bomb())
+    for frames in ([blob], [blob, blob], [header(18), blob], [header(34), blob, blob]):
+        with pytest.raises(ProtocolViolationError):
+            CODEC.decode(frames)
+    assert not made.exists()
+
+
+def test_nesting_bombs_and_huge_claims_are_refused() -> None:
+    first, fields = CODEC.encode(m.Lost(1))
+    assert fields == b"\x91\x01"
+    for bomb in (b"\x91" * 200_000, b"\xdd\xff\xff\xff\xff", b"\x92\x01" + b"\x91" * 200_000):
+        with pytest.raises(ProtocolViolationError):
+            CODEC.decode([first, bomb])
+
+
+KIND_FRAMES = st.sampled_from([header(kind) for kind in KINDS.values()])
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5), KIND_FRAMES)
+def test_random_frames_raise_nothing_else(frames: list[bytes], first: bytes) -> None:
+    for mail in (frames, [first, *frames]):
+        with contextlib.suppress(ProtocolViolationError):
+            CODEC.decode(mail)
+
+
+@given(st.sampled_from(SAMPLES), st.data())
+def test_a_mutated_message_is_refused_or_decodes(message: Any, data: st.DataObject) -> None:
+    frames = [bytearray(frame) for frame in CODEC.encode(message)]
+    frame = frames[data.draw(st.integers(0, len(frames) - 1))]
+    for _ in range(data.draw(st.integers(1, 3))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+
+    try:
+        again = CODEC.decode([bytes(frame) for frame in frames])
+    except ProtocolViolationError:
+        return
+    assert CODEC.decode(CODEC.encode(again)) == again
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "wire.md"
+
+
+def test_the_page_shows_what_the_codec_sends() -> None:
+    shown = re.findall(r"```hex\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    packet = m.Packet(3, 5, None, m.Announce(9, "req-7", 12, 4, m.INLINE, None, b"\1\2\3\4"))
+
+    assert shown[0].split() == [frame.hex() for frame in CODEC.encode(packet)]
+
+
+def test_the_page_lists_every_kind_with_its_number() -> None:
+    text = PAGE.read_text()
+    for kind, number in KINDS.items():
+        assert f"| {number} | {kind.__name__} |" in text

@@ -1,0 +1,6 @@
+from __future__ import annotations
+
+import pytest
+
+for kit in ("channel", "plane", "connector"):
+    pytest.register_assert_rewrite(f"stagelink.plugins.conformance.{kit}")

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from stagelink.config import Config, check_port, load_config
+from stagelink.core.errors import ConfigError
+
+GIVEN = {"stage": "thinker", "role": "sender"}
+
+
+def load(**settings: Any) -> Config:
+    return load_config({**GIVEN, **settings})
+
+
+def test_stage_and_role_are_enough() -> None:
+    config = load()
+
+    assert config.host == "127.0.0.1"
+    assert (config.pool_bytes, config.alignment) == (256 << 20, 4096)
+    assert (config.eager_limit, config.inline_bytes) == (64 << 10, 64 << 20)
+    assert (config.backend, config.readers, config.on_duplicate) == ("auto", 1, "error")
+
+
+def test_a_receiver_may_learn_of_its_senders_later() -> None:
+    assert load(role="receiver").sender is None
+
+
+@pytest.mark.parametrize("missing", ["stage", "role"])
+def test_what_has_no_default_is_asked_for(missing: str) -> None:
+    with pytest.raises(ConfigError, match=missing):
+        load_config({name: value for name, value in GIVEN.items() if name != missing})
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "right"),
+    [("zmq_prot", "zmq_port"), ("pool_byte", "pool_bytes"), ("Backend", "backend")],
+)
+def test_a_misspelt_setting_suggests_the_right_one(misspelt: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=f"{misspelt!r}.*did you mean '{right}'"):
+        load(**{misspelt: 1})
+
+
+def test_a_setting_like_no_other_lists_all() -> None:
+    with pytest.raises(ConfigError, match="known settings: stage, role"):
+        load(xyzzy=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512MiB", 512 << 20), ("1g", 1 << 30), ("8192", 8192), (" 64 KiB ", 65536), (4096, 4096)],
+)
+def test_a_pool_is_sized_in_bytes_or_in_words(text: object, size: int) -> None:
+    assert load(pool_bytes=text).pool_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stage", 3),
+        ("role", "reader"),
+        ("zmq_port", -1),
+        ("zmq_port", 65536),
+        ("zmq_port", "5555"),
+        ("pool_bytes", 4095),
+        ("pool_bytes", -1),
+        ("pool_bytes", nan),
+        ("pool_bytes", "lots"),
+        ("pool_bytes", "-1MiB"),
+        ("alignment", 0),
+        ("alignment", 1000),
+        ("eager_limit", -1),
+        ("inline_bytes", -1),
+        ("replica", -1),
+        ("rank", -1),
+        ("readers", 0),
+        ("max_writes", 0),
+        ("send_share", nan),
+        ("send_share", -0.1),
+        ("receive_share", 1.5),
+        ("receive_share", inf),
+        ("on_duplicate", "ignore"),
+        ("allow_wildcard", "yes"),
+        ("sender", 5),
+        ("senders", ["tcp://127.0.0.1:1"]),
+        ("timeouts", {"query_s": "soon"}),
+    ],
+)
+def test_a_wrong_value_names_its_setting_and_a_remedy(name: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(**{name: value})
+
+    word = "port" if name == "zmq_port" else name
+    assert word in str(caught.value)
+    assert caught.value.remedy
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("stage", ["", "a\nb"])
+def test_a_stage_needs_a_name(stage: str) -> None:
+    with pytest.raises(ConfigError, match="stage"):
+        load(stage=stage)
+    with pytest.raises(ConfigError, match="stage"):
+        load(senders={stage: "tcp://127.0.0.1:1"})
+
+
+def test_a_page_is_the_smallest_pool() -> None:
+    assert load(pool_bytes=4096).pool_bytes == 4096
+
+
+def test_shares_may_fill_the_pool_but_no_more() -> None:
+    assert load(send_share=0.5, receive_share=0.5).send_share == 0.5
+    with pytest.raises(ConfigError, match="together"):
+        load(send_share=0.6, receive_share=0.5)
+
+
+def test_timeouts_are_checked_together() -> None:
+    assert load(timeouts={"ttl_s": 60.0}).policy.ttl_s == 60.0
+    with pytest.raises(ConfigError, match=r"query_s is 70.0 s, ttl_s only 60.0 s"):
+        load(timeouts={"ttl_s": 60.0, "query_s": 70.0})
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, nan, inf])
+def test_a_timeout_that_never_ends_or_began_is_refused(value: float) -> None:
+    with pytest.raises(ConfigError, match="query_s"):
+        load(timeouts={"query_s": value})
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        load().stage = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("port", [True, "80", 1.0, None, -1, 65536])
+def test_a_port_is_a_number_in_range(port: object) -> None:
+    with pytest.raises(ConfigError, match="use 0 for any free port"):
+        check_port(port)
+
+
+@pytest.mark.parametrize("port", [0, 1, 65535])
+def test_the_ends_of_the_port_range_are_in_it(port: int) -> None:
+    assert check_port(port) == port

@@ -1,0 +1,227 @@
+"""Mistakes that the explorer must find: each breaks one rule of the real machines, in a few lines.
+
+A mutation names the world that shows it and patches one method; ``original`` is what it replaces.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from model.state import Bounds
+from stagelink.core.endpoint import Endpoint
+from stagelink.core.events import StartWrite
+from stagelink.core.handshake.fetch import DRAINING, HELD, Fetches
+from stagelink.core.handshake.inbox import Inbox
+from stagelink.core.handshake.lease import WRITING, Leases
+from stagelink.core.incoming import Incoming
+from stagelink.core.ledger import Ledger
+from stagelink.core.messages import Done, Refused
+from stagelink.core.outgoing import Outgoing
+from stagelink.core.pool import Pool
+from stagelink.core.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Mutation(NamedTuple):
+    """Where to break what, and the smallest world in which it shows."""
+
+    bounds: Bounds
+    owner: type
+    method: str
+    broken: Callable[..., Any]  # takes the original and returns its replacement
+
+
+@contextmanager
+def mutated(mutation: Mutation) -> Iterator[None]:
+    """The machines with that mistake in them."""
+    original = getattr(mutation.owner, mutation.method)
+    setattr(mutation.owner, mutation.method, mutation.broken(original))
+    try:
+        yield
+    finally:
+        setattr(mutation.owner, mutation.method, original)
+
+
+def _free_instead_of_quarantine(_: Any) -> Any:
+    return lambda pool, block, ids: pool.free(block)
+
+
+def _refuse_while_writing(original: Any) -> Any:
+    def on_cancel(self: Outgoing, reader: Any, message: Any, out: Any) -> None:
+        lease = reader.leases.transfers.get(message.transfer)
+        if lease is not None and lease.state == WRITING:
+            reader.send(Refused(message.transfer, "cancelled", ""), out)
+        original(self, reader, message, out)
+
+    return on_cancel
+
+
+def _no_record(original: Any) -> Any:
+    def end(self: Leases, transfer: int, answer: Any) -> Any:
+        lease = original(self, transfer, answer)
+        del self.ended[transfer]
+        return lease
+
+    return end
+
+
+def _offer_without_lease(original: Any) -> Any:
+    def offer(self: Outgoing, reader: Any, entry: Any) -> Any:
+        how = original(self, reader, entry)
+        if reader.leases.offers.pop(entry.generation, 0) is None:
+            self._ledger(reader).unlease(entry.generation)
+        return how
+
+    return offer
+
+
+def _free_offers_on_disconnect(original: Any) -> Any:
+    def cut(self: Outgoing, reader: Any, out: Any) -> None:
+        original(self, reader, out)
+        for generation in list(reader.leases.offers):
+            del reader.leases.offers[generation]
+            self._unlease(reader, generation, out)
+
+    return cut
+
+
+def _generation_per_key(original: Any) -> Any:
+    def publish(self: Outgoing, command: Any, now_s: float, out: Any) -> None:
+        ledger = self.ledgers.get(command.to)
+        if ledger is not None and ledger.live(command.key) is None:
+            self.generation = 0
+        original(self, command, now_s, out)
+
+    return publish
+
+
+def _deliver_a_late_done(original: Any) -> Any:
+    def ended(self: Incoming, source: Any, transfer: int, out: Any) -> Any:
+        fetch = self.fetches.of_transfer(source.peer, transfer)
+        if fetch is not None and fetch.state == DRAINING:
+            return fetch
+        return original(self, source, transfer, out)
+
+    return ended
+
+
+def _ttl_frees_leased(_: Any) -> Any:
+    def removed(self: Ledger, generation: int) -> Any:
+        return self.entries.pop(generation) if self.entries[generation].leaving else None
+
+    return removed
+
+
+def _no_places(original: Any) -> Any:
+    def packet(self: Incoming, link: str, message: Any, now_s: float, out: Any) -> None:
+        source = self.sources.get(link)
+        if source is not None:
+            source.session = source.session._replace(taken=message.sequence)
+        original(self, link, message, now_s, out)
+
+    return packet
+
+
+def _consumed_is_told_once(_: Any) -> Any:
+    return lambda source, fetches, out: source.notices.clear()
+
+
+def _views_are_not_held(_: Any) -> Any:
+    return lambda fetches, peer: ()
+
+
+def _fence_without_record(original: Any) -> Any:
+    def hello(self: Outgoing, *rest: Any) -> None:
+        self.floors.clear()
+        original(self, *rest)
+
+    return hello
+
+
+def _nothing(_: Any) -> Any:
+    return lambda *_: None
+
+
+def _free_on_suspicion(original: Any) -> Any:
+    def disconnected(self: Endpoint, event: Any, now_s: float, out: Any) -> None:
+        original(self, event, now_s, out)
+        for source in self.incoming.sources.values():
+            self.incoming.gone(source.peer, now_s, out)
+
+    return disconnected
+
+
+def _end_by_snapshot(_: Any) -> Any:
+    def end_all(self: Incoming, fetches: Any, reason: Any, detail: str, out: Any) -> None:
+        for fetch in fetches:
+            if fetch.state not in {HELD, DRAINING}:
+                self._gets.give_up(fetch, reason.value, detail, out)
+
+    return end_all
+
+
+def _closing_is_not_owed(original: Any) -> Any:
+    def ended(self: Incoming, source: Any, transfer: int, out: Any) -> Any:
+        owed = source.owed
+        fetch = original(self, source, transfer, out)
+        source.owed = owed if fetch is not None else source.owed
+        return fetch
+
+    return ended
+
+
+def _done_too_early(original: Any) -> Any:
+    def start(self: Outgoing, out: Any) -> None:
+        known = len(out)
+        original(self, out)
+        for order in [action for action in out[known:] if isinstance(action, StartWrite)]:
+            reader = self.readers[order.peer]
+            lease = reader.leases.transfers[order.transfer]
+            reader.send(Done(order.transfer, lease.generation, order.target.size), out)
+
+    return start
+
+
+def _every_session_is_ours(_: Any) -> Any:
+    return lambda self, source, session: source.session.state != "dialing"
+
+
+_PULL, _TWO = Bounds(), Bounds(gets=2, cuts=1)
+_CUT, _OFFER, _FENCE = Bounds(cuts=1), Bounds(mode="offer"), Bounds(cuts=1, fences=1)
+
+MUTATIONS = {
+    "free instead of quarantine": Mutation(_PULL, Pool, "quarantine", _free_instead_of_quarantine),
+    "refuse while writing": Mutation(_PULL, Outgoing, "_on_cancel", _refuse_while_writing),
+    "no record of an end": Mutation(_CUT, Leases, "end", _no_record),
+    "offer without lease": Mutation(_OFFER, Outgoing, "_offer", _offer_without_lease),
+    "free offers on disconnect": Mutation(
+        _OFFER._replace(cuts=1), Outgoing, "_cut", _free_offers_on_disconnect
+    ),
+    "generation per key": Mutation(
+        _OFFER._replace(puts=2, keys="kl"), Outgoing, "publish", _generation_per_key
+    ),
+    "deliver a late done": Mutation(_PULL, Incoming, "_ended", _deliver_a_late_done),
+    "ttl frees what is leased": Mutation(_OFFER, Ledger, "_removed_if_free", _ttl_frees_leased),
+    "no places in a session": Mutation(
+        _OFFER._replace(losses=1), Incoming, "packet", _no_places
+    ),
+    "consumed is told once": Mutation(_CUT, Source, "resume", _consumed_is_told_once),
+    "views are not held": Mutation(_OFFER, Fetches, "relics", _views_are_not_held),
+    "fence without record": Mutation(_FENCE, Outgoing, "hello", _fence_without_record),
+    "lost is ignored": Mutation(Bounds(losses=1), Incoming, "lost", _nothing),
+    "cancel is ignored": Mutation(Bounds(max_writes=0), Outgoing, "_on_cancel", _nothing),
+    "free on suspicion": Mutation(_CUT, Endpoint, "_disconnected", _free_on_suspicion),
+    "one announcement, two gets": Mutation(Bounds(gets=2), Inbox, "assign", _nothing),
+    "end gets by snapshot": Mutation(_TWO, Incoming, "_end_all", _end_by_snapshot),
+    "closing an id is not told": Mutation(_PULL, Incoming, "_ended", _closing_is_not_owed),
+    "done before the write ends": Mutation(_PULL, Outgoing, "_start_writes", _done_too_early),
+    "every session is ours": Mutation(
+        Bounds(cuts=1, dups=1), Incoming, "_follows", _every_session_is_ours
+    ),
+    "forget what was consumed at a fence": Mutation(
+        _FENCE, Source, "cut_off", lambda _: Source.forget_peer
+    ),
+}  # fmt: skip

@@ -1,0 +1,19 @@
+"""The explorer can fail: it finds every one of these mistakes within seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from model.explorer import Explorer
+from model.mutations import MUTATIONS, mutated
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_explorer_finds_the_mistake(name: str) -> None:
+    mutation = MUTATIONS[name]
+
+    with mutated(mutation):
+        result = Explorer(name, mutation.bounds, progress_every=10).run(seconds=30.0)
+
+    assert result.violation, f"{name} survives {result.states} states"
+    print(result)
