@@ -193,7 +193,8 @@ class Incoming:
         """A dialled link is up: greet."""
         source = self.sources.get(link)
         if source is not None:
-            self._lose(source, "reconnected", now_s, out)
+            if source.session.state in {GREETING, ATTACHING, OPEN}:
+                self._lose(source, "reconnected", now_s, out)
             self._greet(source, now_s, out)
 
     def disconnected(self, link: Link, detail: str, now_s: float, out: list[Action]) -> None:

@@ -254,6 +254,8 @@ class Driver:
 
     def _abandon(self, ticket: Ticket) -> None:
         """The caller was interrupted: nobody waits for the answer any more."""
+        if ticket.done:
+            self._give_back(ticket.result)
         self.tickets.resolve(ticket.number, None)
         self.submit(StopGet(ticket.number, Reason.CANCELLED.value))
 

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stagelink.connector import Connector
+    from stagelink.payload import Payload
 
 PATIENCE_S = 10.0
 POOL = 8 << 20
@@ -78,6 +80,19 @@ def eventually(holds: Callable[[], object], patience_s: float = PATIENCE_S) -> b
             return False
         time.sleep(0.002)
     return True
+
+
+def polled(receiver: Connector, key: str) -> Payload:
+    """What poll finds, sooner or later."""
+    found: list[Payload | None] = [None]
+
+    def look() -> bool:
+        found[0] = receiver.poll(key, source="thinker")
+        return found[0] is not None
+
+    assert eventually(look)
+    assert found[0] is not None
+    return found[0]
 
 
 def is_whole(connector: Connector) -> bool:
@@ -171,7 +186,7 @@ class ConnectorContract:
     ) -> None:
         """In whatever order they come."""
         for key, content in (("small", SMALL), ("large", LARGE)):
-            waiter = Waiter(lambda key=key: receiver.get(key, source="thinker"))
+            waiter = Waiter(partial(receiver.get, key, source="thinker"))
             assert waits(receiver)
             sender.put(key, content, to="talker")
             assert same(waiter.join().result.value, content)
@@ -190,14 +205,10 @@ class ConnectorContract:
         self, sender: Connector, receiver: Connector
     ) -> None:
         """It never waits."""
-        found: list[Any] = []
         for key, content in (("small", SMALL), ("large", LARGE)):
             assert receiver.poll(key, source="thinker") is None
             sender.put(key, content, to="talker")
-            assert eventually(
-                lambda key=key: found.append(receiver.poll(key, source="thinker")) or found[-1]
-            )
-            assert same(found[-1].value, content)
+            assert same(polled(receiver, key).value, content)
             assert receiver.poll(key, source="thinker") is None
 
     def test_metadata_alone_finds_the_payload(self, sender: Connector, opened: Open) -> None:
@@ -221,7 +232,7 @@ class ConnectorContract:
                     right = right and same(payload.value, content)
             return right
 
-        movers = [Waiter(lambda index=index: move(index)) for index in range(6)]
+        movers = [Waiter(partial(move, index)) for index in range(6)]
         assert all(mover.join(30.0).result for mover in movers), [m.error for m in movers]
         assert eventually(lambda: is_whole(sender) and is_whole(receiver))
 
@@ -361,8 +372,7 @@ class ConnectorContract:
         """readers=1 is one reader, whoever is first."""
         receivers = [receive(replica=replica) for replica in (0, 1)]
         waiters = [
-            Waiter(lambda one=one: one.get("key", source="thinker", timeout=2.0))
-            for one in receivers
+            Waiter(partial(one.get, "key", source="thinker", timeout=2.0)) for one in receivers
         ]
         assert all(map(waits, receivers))
         sender.put("key", content, to="talker")

@@ -15,6 +15,8 @@ the owner's memory; in a ``write`` plane the owner writes into the peer's.
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import secrets
 import threading
@@ -369,6 +371,18 @@ class DataPlaneContract:
         pair.owner.plane.close()
         pair.peer.plane.close()
         pair.refuse(RegionRef(REGION, 0, 1))
+
+    def test_the_close_leaves_no_thread_and_no_descriptor(self, make_party: MakeParty) -> None:
+        """Those of the mappings go with the last view."""
+        gc.collect()
+        threads, files = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
+        meeting = Meeting(make_party(LONG), make_party(LONG))
+        meeting.move(0, LONG)
+        meeting.close()
+        del meeting
+        gc.collect()
+        assert set(threading.enumerate()) == threads
+        assert len(os.listdir("/proc/self/fd")) == files
 
     def test_many_writes_at_once_all_arrive(self, meet: Callable[[int], Meeting]) -> None:
         """From several threads, to places of their own."""

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from stagelink.adapters.shm import copier as module
+from stagelink.adapters.shm import copier
 from stagelink.adapters.shm.copier import CLOSED, INLINE_BYTES, PIECE_BYTES, STOPPED, Copier, Ends
 from stagelink.core.errors import TransportError
 from stagelink.core.values import RegionRef
@@ -66,7 +66,8 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.go = threading.Semaphore(0), threading.Semaphore(0)
         self.copied: list[int] = []
-        monkeypatch.setattr(module.ctypes, "memmove", self)
+        monkeypatch.setattr(copier, "copy_holding", self)
+        monkeypatch.setattr(copier, "copy_yielding", self)
 
     def __call__(self, target: int, source: int, size: int) -> None:
         """Copy nothing."""

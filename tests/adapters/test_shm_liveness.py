@@ -121,6 +121,7 @@ def test_a_childs_end_leaves_the_parents_lock(
     assert not dead_within(judge, proof, 0.1)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # xdist has threads
 def test_a_childs_close_leaves_the_parents_lock(tmp_path: Path) -> None:
     """What was opened before the fork is the parent's."""
     liveness = LockLiveness(secrets.token_bytes(16), str(tmp_path))

@@ -158,6 +158,7 @@ def test_no_descriptor_is_kept_for_a_segment() -> None:
     assert descriptors() == before
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # xdist has threads
 def test_a_forked_child_does_not_take_the_segment_away() -> None:
     """Neither by closing it nor by exiting."""
     segment = SharedMemoryProvider(secrets.token_bytes(16)).allocate(4096)

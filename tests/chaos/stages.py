@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -209,7 +210,7 @@ class Scene:
             # The first one may be over before the connection stands.
             with contextlib.suppress(stagelink.DeadlineError, stagelink.PeerError):
                 receiver.get("nothing", source="thinker", timeout=0.01)
-            assert eventually(lambda one=receiver: linked(one))
+            assert eventually(partial(linked, receiver))
         return made
 
     def receiver_processes(self, mode: Mode, sender: Connector) -> list[Process]:

@@ -8,6 +8,7 @@ process may still touch is not used again before it has spoken.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -307,7 +308,12 @@ def everybody_drops(receivers: list[Process]) -> None:
     """The receivers let go of what they view, and are whole themselves."""
     for receiver in receivers:
         assert receiver.ask(do="drop") == {}
-        assert eventually(lambda one=receiver: is_whole(one.ask(do="health")), WHOLE_S)
+        assert eventually(partial(process_is_whole, receiver), WHOLE_S)
+
+
+def process_is_whole(process: Process) -> bool:
+    """Whether its pool is whole."""
+    return is_whole(process.ask(do="health"))
 
 
 def test_every_error_of_the_suite_is_ours() -> None:

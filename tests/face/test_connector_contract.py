@@ -6,7 +6,7 @@ import pytest
 
 from stagelink.plugins.conformance.connector import ConnectorContract
 
-BACKENDS = ["shm", "shm-write"]
+BACKENDS = ["shm", "shm-write", "memory", "memory-write"]
 
 
 class TestOurBackends(ConnectorContract):

@@ -195,8 +195,9 @@ def explore_all(
 ) -> list[Result]:
     """Explore *worlds* side by side; *most* states and *seconds* hold for each."""
     with ProcessPoolExecutor(processes) as pool:
+        # The last worlds are the largest: begin with them, so that no process idles at the end.
         waits = [
-            pool.submit(explore, name, bounds, most, seconds) for name, bounds in worlds.items()
+            pool.submit(explore, name, worlds[name], most, seconds) for name in reversed(worlds)
         ]
         results = []
         for wait in waits:

@@ -13,7 +13,7 @@ def test_the_explorer_finds_the_mistake(name: str) -> None:
     mutation = MUTATIONS[name]
 
     with mutated(mutation):
-        result = Explorer(name, mutation.bounds, progress_every=10).run(seconds=30.0)
+        result = Explorer(name, mutation.bounds, progress_every=25).run(seconds=30.0)
 
     assert result.violation, f"{name} survives {result.states} states"
     print(result)

@@ -108,7 +108,7 @@ class Line:
         self._key = key_of(0, 0)
 
     def meet(self) -> None:
-        """Hand a word down the line, so that dialling and mapping are not measured as a hand-off."""
+        """Hand a word down the line: dialling and mapping are no part of a hand-off."""
         at = STAGES.index(self.job.stage)
         if at > 0:
             source = STAGES[at - 1]

@@ -1,0 +1,170 @@
+"""The control channel of one process: queues, with every promise of the real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import deque
+from typing import TYPE_CHECKING
+
+from stagelink.adapters.memory.ends import End, part
+from stagelink.adapters.memory.hub import SCHEME, Hub
+from stagelink.core.errors import ConfigError
+from stagelink.ports.channel import Mail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stagelink.adapters.memory.faults import Faults
+    from stagelink.core.values import Link
+    from stagelink.ports.channel import Arrival
+
+HIGH_WATER_MARK = 1024
+MOST_FRAMES = 4
+_ADDRESS = re.compile(r"memory://[1-9][0-9]{0,17}")
+
+
+class MemoryChannel:
+    """A :class:`stagelink.ports.ControlChannel` between connectors of one :class:`Hub`.
+
+    Args:
+        address: ``memory://<n>`` to listen at; empty for a fresh one.
+        hub: the world it lives in; the process's own by default.
+        faults: what befalls the mail that this channel sends.
+        high_water_mark: how many undelivered messages a link holds.
+
+    Raises:
+        ConfigError: *address* is none, or is taken.
+    """
+
+    def __init__(
+        self,
+        address: str = "",
+        *,
+        hub: Hub | None = None,
+        faults: Faults | None = None,
+        high_water_mark: int = HIGH_WATER_MARK,
+    ) -> None:
+        if address:
+            _require_address(address)
+        self.dropped = 0
+        self._hub = hub or Hub.default()
+        self._faults = faults
+        self._high_water_mark = high_water_mark
+        self._links: dict[Link, End] = {}
+        self._ready: deque[End] = deque()
+        self._signalled = False
+        self._closed = False
+        self._event = -1
+        with self._hub.lock:
+            self.address = self._hub.bind(address, self)
+            self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._hub.welcome(self.address)
+
+    def dial(self, address: str) -> None:
+        """Connect to *address* as soon as, and whenever, somebody listens there.
+
+        Raises:
+            ConfigError: *address* is not ``memory://<n>``.
+        """
+        _require_address(address)
+        with self._hub.lock:
+            if self._closed or address in self._links:
+                return
+            end = self._links[address] = End(self, address, dialled=True)
+            self._hub.dialled.setdefault(address, []).append(end)
+            self._hub.connect(end)
+
+    def hang_up(self, link: Link) -> None:
+        """Close a dialled link; what came from there and is unread goes too."""
+        with self._hub.lock:
+            end = self._links.get(link)
+            if end is None or not end.dialled:
+                return
+            del self._links[link]
+            self._hub.undial(end)
+            part(end, f"{self.address} hung up")
+            if end in self._ready:
+                self._ready.remove(end)
+
+    def send(self, link: Link, frames: Sequence[bytes]) -> bool:
+        """Copy *frames* to the other side; False if it has too much unread."""
+        message = [bytes(frame) for frame in frames]
+        now_s = self._hub.now() if self._faults is not None else 0.0
+        with self._hub.lock:
+            end = self._links.get(link)
+            if end is None or end.other is None:
+                return True
+            if end.other.undelivered() >= self._high_water_mark:
+                return False
+            if len(message) > MOST_FRAMES:
+                end.other.channel.dropped += 1
+                return True
+            mail = Mail(end.other.name, message)
+            if self._faults is not None:
+                return self._faults.pass_on(self._hub, end, mail, now_s)
+            end.other.push(mail)
+            return True
+
+    def receive(self) -> Arrival | None:
+        """The next arrival, links served in turn."""
+        self._hub.deliver()
+        with self._hub.lock:
+            if not self._ready:
+                self._quieten()
+                return None
+            end = self._ready.popleft()
+            arrival = end.inbox.popleft()
+            if end.inbox:
+                self._ready.append(end)
+            return arrival
+
+    def fileno(self) -> int:
+        """An event descriptor; -1 once closed."""
+        return self._event
+
+    def close(self) -> None:
+        """Part from everybody, and free the address. Twice is fine."""
+        with self._hub.lock:
+            if self._closed:
+                return
+            self._closed = True
+            del self._hub.bound[self.address]
+            for end in list(self._links.values()):
+                self._hub.undial(end)
+                part(end, f"{self.address} closed")
+            self._links.clear()
+            self._ready.clear()
+            event, self._event = self._event, -1
+            os.close(event)
+
+    # --- for the ends and the hub, which hold the lock -----------------------------------
+
+    def accept(self, name: Link) -> End:
+        """A new end for somebody who dialled us."""
+        end = self._links[name] = End(self, name, dialled=False)
+        return end
+
+    def disown(self, end: End) -> None:
+        """Forget an accepted end; what has arrived on it can still be received."""
+        self._links.pop(end.name, None)
+
+    def queue(self, end: End) -> None:
+        """*end* has its first unread arrival: wake the reader."""
+        self._ready.append(end)
+        if not self._signalled and self._event >= 0:
+            self._signalled = True
+            os.eventfd_write(self._event, 1)
+
+    def _quieten(self) -> None:
+        if self._signalled and self._event >= 0:
+            self._signalled = False
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._event)
+
+
+def _require_address(address: str) -> None:
+    if not _ADDRESS.fullmatch(address):
+        msg = f"{address!r} is no address of this channel"
+        raise ConfigError(msg, remedy=f"give {SCHEME} and a number, such as {SCHEME}1")

@@ -1,0 +1,192 @@
+"""The write plane: the owner of the data copies it into the reader's pool."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING
+
+from stagelink.adapters.memory.faults import WriteFault
+from stagelink.adapters.memory.provider import KIND
+from stagelink.adapters.memory.regions import Regions
+from stagelink.core.errors import Reason, TransportError
+from stagelink.ports.plane import Capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagelink.adapters.memory.faults import Faults
+    from stagelink.adapters.memory.hub import Hub
+    from stagelink.core.values import Instance, RegionRef
+    from stagelink.ports.plane import WriteOrder
+
+STOPPED = "the write was stopped"
+INJECTED = "the write failed, as it was told to"
+
+
+class _Job:
+    """A write; *begun* bytes of it are there, and *alive* keeps both pools."""
+
+    __slots__ = ("alive", "begun", "done", "fault", "order", "source", "target")
+
+    def __init__(self, order: WriteOrder, done: Callable[[WriteOrder, str], None]) -> None:
+        self.order = order
+        self.done = done
+        self.begun = 0
+        self.fault = WriteFault.NONE
+        self.source = 0
+        self.target = 0
+        self.alive: object = None
+
+    def copy(self, until: int) -> None:
+        """Copy up to byte *until*; other threads run meanwhile."""
+        begun, self.begun = self.begun, until
+        ctypes.memmove(self.target + begun, self.source + begun, until - begun)
+
+
+class MemoryWritePlane(Regions):
+    """A :class:`stagelink.ports.DataPlane` that copies at once, unless *faults* say otherwise.
+
+    A write that is delayed, or stopped half-way, waits for :meth:`finish`; one that is stuck for
+    ever ends only by :meth:`fail`, :meth:`fence`, :meth:`reset` or :meth:`close`.
+    """
+
+    capabilities = Capabilities(
+        mode="write", memory_kind=KIND, crosses_hosts=False, survives_owner=True, can_fence=True
+    )
+
+    def __init__(
+        self, instance: Instance, *, hub: Hub | None = None, faults: Faults | None = None
+    ) -> None:
+        self._faults = faults
+        self._pending: list[_Job] = []
+        self._running: list[_Job] = []
+        super().__init__(instance, self.capabilities.mode, hub)
+
+    def view(self, peer: Instance, where: RegionRef) -> memoryview:
+        """Refuse: this plane does not map."""
+        msg = f"this plane writes, it shows no bytes of peer {peer.hex()} ({where})"
+        raise TransportError(msg, reason=Reason.MISMATCH, remedy="use a map plane")
+
+    def post(self, order: WriteOrder, done: Callable[[WriteOrder, str], None]) -> None:
+        """Copy now, and call *done*; or keep it for later, by a fault."""
+        job = _Job(order, done)
+        try:
+            with self.hub.lock:
+                self._begin(job)
+        except TransportError as error:
+            done(order, str(error))
+            return
+        if job.fault is WriteFault.FAILING:
+            done(order, INJECTED)
+        elif job.fault is WriteFault.HALF:
+            self._run(job, order.source.size // 2, whole=False)
+        elif job.fault is WriteFault.NONE:
+            self._run(job, order.source.size, whole=True)
+
+    def pending(self) -> list[WriteOrder]:
+        """The writes that wait, oldest first."""
+        with self.hub.lock:
+            return [job.order for job in self._pending]
+
+    def finish(self, order: WriteOrder) -> bool:
+        """Copy what is missing of a waiting write; False if it waits no more, or is stuck."""
+        with self.hub.lock:
+            job = self._waiting(order)
+            if job is None or job.fault is WriteFault.STUCK:
+                return False
+            self._pending.remove(job)
+            self._running.append(job)
+        self._run(job, order.source.size, whole=True)
+        return True
+
+    def fail(self, order: WriteOrder, error: str) -> bool:
+        """End a waiting write with *error*; False if it waits no more."""
+        with self.hub.lock:
+            job = self._waiting(order)
+            if job is None:
+                return False
+            self._pending.remove(job)
+        job.done(order, error)
+        return True
+
+    def fence(self, peer: Instance, dead: bool) -> bool:
+        """Part us from *peer*, alive or dead: what waits between us ends with an error."""
+        del dead
+        with self.hub.lock:
+            self.drop(peer)
+            stopped = self._stop(peer)
+            other = self.hub.planes.get((peer, self.mode))
+            if isinstance(other, MemoryWritePlane):
+                stopped += other._stop(self.instance)  # noqa: SLF001 - one of us
+        _tell(stopped)
+        return True
+
+    def reset(self) -> None:
+        """End every write under way, those that wait with an error; peers stay attached."""
+        with self.hub.lock:
+            stopped = self._stop(None)
+        _tell(stopped)
+
+    def close(self) -> None:
+        """End every write, forget every region. Twice is fine."""
+        with self.hub.lock:
+            self.drop_all()
+            stopped = self._stop(None)
+        _tell(stopped)
+
+    # --- the caller holds the lock -------------------------------------------------------
+
+    def _begin(self, job: _Job) -> None:
+        """Check *job* and put it where it belongs.
+
+        Raises:
+            TransportError: the plane is closed, or the order cannot be carried out.
+        """
+        order = job.order
+        if self._closed:
+            msg = "the plane is closed"
+            raise TransportError(msg, reason=Reason.CLOSED)
+        if order.source.size != order.target.size:
+            msg = f"source has {order.source.size} bytes, target {order.target.size}"
+            raise TransportError(msg, reason=Reason.MISMATCH)
+        source, target = self.ours(order.source), self.theirs(order.peer, order.target)
+        job.source, job.target = source.at(order.source), target.at(order.target)
+        job.alive = source, target
+        if self._faults is not None:
+            job.fault = self._faults.write_fault(order)
+        if job.fault in {WriteFault.NONE, WriteFault.HALF}:
+            self._running.append(job)
+        elif job.fault in {WriteFault.DELAYED, WriteFault.STUCK}:
+            self._pending.append(job)
+
+    def _waiting(self, order: WriteOrder) -> _Job | None:
+        return next((job for job in self._pending if job.order == order), None)
+
+    def _stop(self, peer: Instance | None) -> list[_Job]:
+        """Wait for the copies to *peer* (None: to anybody) that run; return those that wait.
+
+        The latter are no longer pending, and no byte of them can follow.
+        """
+        running = [job for job in self._running if peer in {None, job.order.peer}]
+        self.hub.changed.wait_for(lambda: not any(job in self._running for job in running))
+        stopped = [job for job in self._pending if peer in {None, job.order.peer}]
+        self._pending = [job for job in self._pending if job not in stopped]
+        return stopped
+
+    # --- without the lock ----------------------------------------------------------------
+
+    def _run(self, job: _Job, until: int, *, whole: bool) -> None:
+        """Copy a running job; then it is done, or waits for the rest."""
+        job.copy(until)
+        with self.hub.lock:
+            self._running.remove(job)
+            if not whole:
+                self._pending.append(job)
+            self.hub.changed.notify_all()
+        if whole:
+            job.done(job.order, "")
+
+
+def _tell(stopped: list[_Job]) -> None:
+    for job in stopped:
+        job.done(job.order, STOPPED)

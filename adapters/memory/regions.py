@@ -1,0 +1,161 @@
+"""Regions of this process, ours and our peers', as both planes know them."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagelink.adapters.memory.hub import Hub
+from stagelink.adapters.memory.provider import KIND
+from stagelink.core.errors import Reason, TransportError
+
+if TYPE_CHECKING:
+    from stagelink.core.values import Instance, RegionRef
+    from stagelink.ports.memory import Memory
+
+_HEAD = struct.Struct("!16s16s5sB")  # hub, instance, mode, number of regions
+_ROW = struct.Struct("!QQ")  # region, size
+_MOST_REGIONS = 200
+_REGION_LIMIT = 1 << 64
+
+
+class Region(NamedTuple):
+    """Bytes of a pool; *view* keeps them there, *address* is where they lie."""
+
+    view: memoryview
+    address: int
+
+    def at(self, where: RegionRef) -> int:
+        """The address of *where*, checked.
+
+        Raises:
+            TransportError: it is outside.
+        """
+        check(where, len(self.view))
+        return self.address + where.offset
+
+
+class Regions:
+    """Registration, description and attachment through the hub; all under its lock."""
+
+    def __init__(self, instance: Instance, mode: str, hub: Hub | None) -> None:
+        self.instance = instance
+        self.hub = hub or Hub.default()
+        self.mode = mode
+        self._own: dict[int, Region] = {}
+        self._peers: dict[Instance, dict[int, Region]] = {}
+        self._closed = False
+        with self.hub.lock:
+            self.hub.planes[instance, mode] = self
+
+    def register(self, region: int, memory: Memory) -> None:
+        """Make our *memory* reachable as *region*.
+
+        Raises:
+            TransportError: it is of another kind, or one region too many to describe.
+        """
+        if memory.kind != KIND:
+            msg = f"private memory cannot be {memory.kind} memory named {memory.name!r}"
+            remedy = "allocate the pool with PrivateMemoryProvider"
+            raise TransportError(msg, reason=Reason.MISMATCH, remedy=remedy)
+        view = memory.buffer
+        with self.hub.lock:
+            if not 0 <= region < _REGION_LIMIT or len(self._own) >= _MOST_REGIONS:
+                msg = f"region {region} cannot be described beside {len(self._own)} others"
+                remedy = "make the pool of fewer pieces"
+                raise TransportError(msg, reason=Reason.OUT_OF_BOUNDS, remedy=remedy)
+            self._own[region] = Region(view, ctypes.addressof(ctypes.c_char.from_buffer(view)))
+
+    def describe(self) -> bytes:
+        """The hub, who we are, and the ids and sizes of our regions."""
+        with self.hub.lock:
+            rows = [_ROW.pack(region, len(own.view)) for region, own in self._own.items()]
+        return self._head(self.instance, len(rows)) + b"".join(rows)
+
+    def attach(self, peer: Instance, descriptor: bytes) -> None:
+        """Find what *peer* described; all or, on an error, none and no change.
+
+        Raises:
+            TransportError: malformed, of another hub or peer, or not there (any more).
+        """
+        rows = self._parse(peer, descriptor)
+        with self.hub.lock:
+            if self._closed:
+                msg = "the plane is closed"
+                raise TransportError(msg, reason=Reason.CLOSED, remedy="open another")
+            plane = self.hub.planes.get((peer, self.mode))
+            own = plane._own if plane is not None else {}  # noqa: SLF001 - one of us
+            self._peers[peer] = {region: _found(own, region, size) for region, size in rows}
+
+    def drop(self, peer: Instance) -> None:
+        """Forget a peer, and have it forget us. The caller holds the lock."""
+        self._peers.pop(peer, None)
+        other = self.hub.planes.get((peer, self.mode))
+        if other is not None:
+            other._peers.pop(self.instance, None)  # noqa: SLF001 - one of us
+
+    def drop_all(self) -> None:
+        """Forget every region, ours and theirs, and attach no other. The caller holds the lock."""
+        self._closed = True
+        self._own.clear()
+        self._peers.clear()
+        if self.hub.planes.get((self.instance, self.mode)) is self:
+            del self.hub.planes[self.instance, self.mode]
+
+    def theirs(self, peer: Instance, where: RegionRef) -> Region:
+        """The peer's region that *where* names, unchecked. The caller holds the lock."""
+        region = self._peers.get(peer, {}).get(where.region)
+        if region is None:
+            msg = f"region {where.region} of peer {peer.hex()} is not attached"
+            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer first")
+        return region
+
+    def ours(self, where: RegionRef) -> Region:
+        """Our region that *where* names, unchecked. The caller holds the lock."""
+        region = self._own.get(where.region)
+        if region is None:
+            msg = f"region {where.region} is not registered here"
+            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
+        return region
+
+    def _head(self, instance: Instance, count: int) -> bytes:
+        return _HEAD.pack(self.hub.id.encode(), instance, self.mode.encode(), count)
+
+    def _parse(self, peer: Instance, descriptor: bytes) -> list[tuple[int, int]]:
+        count, rest = divmod(len(descriptor) - _HEAD.size, _ROW.size)
+        whole = not rest and 0 < count <= _MOST_REGIONS
+        if not whole or descriptor[: _HEAD.size] != self._head(peer, count):
+            msg = f"the description of peer {peer.hex()}, {len(descriptor)} bytes, is not its own"
+            remedy = "both sides must be of one process, one hub and one mode"
+            raise TransportError(msg, reason=Reason.PROTOCOL, remedy=remedy)
+        rows = [_ROW.unpack_from(descriptor, _HEAD.size + i * _ROW.size) for i in range(count)]
+        if len(dict(rows)) != count:
+            msg = f"peer {peer.hex()} describes a region twice"
+            raise TransportError(msg, reason=Reason.PROTOCOL)
+        return rows
+
+
+def _found(own: dict[int, Region], region: int, size: int) -> Region:
+    """The first *size* bytes of a region, if there are so many."""
+    found = own.get(region)
+    actual = len(found.view) if found is not None else 0
+    if found is None or not 0 < size <= actual:
+        msg = f"the peer's region {region} has {actual} bytes, it claims {size}"
+        raise TransportError(msg, reason=Reason.MISMATCH, remedy="the peer must live; restart it")
+    return Region(found.view[:size], found.address)
+
+
+def check(where: RegionRef, length: int) -> None:
+    """Refuse a range that is not wholly inside *length* bytes; its numbers may be a peer's.
+
+    Raises:
+        TransportError: it is not, or its numbers are no integers.
+    """
+    _, offset, size = where
+    if type(offset) is not int or type(size) is not int:
+        msg = f"offset {offset!r} and size {size!r} must be integers"
+        raise TransportError(msg, reason=Reason.OUT_OF_BOUNDS)
+    if offset < 0 or size < 0 or offset + size > length:
+        msg = f"bytes [{offset}, {offset + size}) are outside a region of {length} bytes"
+        raise TransportError(msg, reason=Reason.OUT_OF_BOUNDS)

@@ -1,0 +1,66 @@
+"""Whole endpoints under bad weather. ``STAGELINK_SEEDS`` sets how many stories are lived through.
+
+To see one again: ``python -m tests.simulation.world SEED 1``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.simulation.world import SimulationError, World
+
+from stagelink.core.gets import Gets
+from stagelink.core.ledger import Ledger
+
+BLOCKS = 20
+SEEDS = int(os.environ.get("STAGELINK_SEEDS", "600"))
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_story_ends_badly(block):
+    for seed in range(block, SEEDS, BLOCKS):
+        World(seed).run()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(96, id="a landed payload keeps its slot until somebody takes it"),
+        pytest.param(245, id="a get of one generation does not adopt a poll's other one (map)"),
+        pytest.param(368, id="a get of one generation does not adopt a poll's other one (write)"),
+        pytest.param(1018, id="a greeting gives no slot away whose count was lost"),
+        pytest.param(2724, id="a get that drains has no deadline left in the same tick"),
+    ],
+)
+def test_a_story_that_once_ended_badly_ends_well(seed):
+    World(seed).run()
+
+
+def test_a_seed_replays_exactly():
+    first, second = World(7).run(), World(7).run()
+    assert (first.steps, list(first.trace)) == (second.steps, list(second.trace))
+
+
+def _free_at_once(gets, fetch, reason, detail, out):
+    gets.fail(fetch, reason, detail, out)
+
+
+def _not_pinned(ledger, generation, reader):
+    entry = ledger.entries[generation]
+    ledger.entries[generation] = entry._replace(holders=(*entry.holders, reader))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        pytest.param(Gets, "give_up", _free_at_once, id="free instead of quarantine"),
+        pytest.param(Gets, "consumed", lambda *_: None, id="forget what was consumed"),
+        pytest.param(Ledger, "lease", _not_pinned, id="lease without pinning the bytes"),
+    ],
+)
+def test_a_broken_machine_is_caught_within_200_seeds(monkeypatch, owner, name, broken):
+    monkeypatch.setattr(owner, name, broken)
+    with pytest.raises(SimulationError, match=r"seed \d+"):
+        for seed in range(200):
+            World(seed).run()
