@@ -376,8 +376,9 @@ class DataPlaneContract:
         """Those of the mappings go with the last view."""
         gc.collect()
         threads, files = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
-        meeting = Meeting(make_party(LONG), make_party(LONG))
-        meeting.move(0, LONG)
+        size = 4 << 20
+        meeting = Meeting(make_party(size), make_party(size))
+        meeting.move(0, size)
         meeting.close()
         del meeting
         gc.collect()

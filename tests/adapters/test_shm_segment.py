@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import secrets
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stagelink.adapters.shm import LockLiveness, SharedMemoryProvider, sweep
+from stagelink.adapters.shm import LockLiveness, SharedMemoryProvider, populate, sweep
+from stagelink.adapters.shm import segment as segment_module
 from stagelink.adapters.shm.segment import DIRECTORY
 from stagelink.core.errors import CapacityError, TransportError
 
@@ -135,6 +137,22 @@ def test_a_full_mount_is_refused_before_anybody_touches_a_page(small_mount: Path
     first.close()
     second = provider.allocate(768 << 10)
     second.close()
+    assert not list(small_mount.iterdir())
+
+
+def test_another_may_take_the_last_room_on_an_older_kernel(
+    small_mount: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at the free space proves nothing: it is the reservation that does."""
+
+    def unknown(mapping: mmap.mmap) -> None:
+        del mapping
+        raise OSError(errno.EINVAL, "no such advice")
+
+    monkeypatch.setattr(populate, "_advise_unlocked", unknown)
+    monkeypatch.setattr(segment_module, "_room", lambda directory: 1 << 40)
+    with pytest.raises(CapacityError):
+        SharedMemoryProvider(secrets.token_bytes(16), str(small_mount)).allocate(2 << 20)
     assert not list(small_mount.iterdir())
 
 
