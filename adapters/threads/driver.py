@@ -197,10 +197,12 @@ class Driver:
 
     def poll_until(self) -> float:
         """When a thread that polls must be back, in seconds of our clock."""
+        now_s = self.clock()
         with self._state:
             due = self.parts.endpoint.next_deadline()
-        now_s = self.clock()
-        until = now_s + IDLE_S if due is None else due
+            until = now_s + IDLE_S if due is None else due
+            # Under the lock: whoever arms an earlier time-out from now on sees it, and kicks.
+            self._poll_until = until
         return min(until, now_s + STALLED_RETRY_S) if self._stalled else until
 
     def _wait(self, ticket: Ticket) -> None:
@@ -226,7 +228,7 @@ class Driver:
         while not ticket.done:
             self.pump()
             self.pass_time()
-            self._poll_until = until = self.poll_until()
+            until = self.poll_until()
             self._polled_for = ticket
             try:
                 if self._may_sleep(ticket):
@@ -270,10 +272,12 @@ class Driver:
     def _feed(self, event: Event) -> None:
         with self._state:
             actions = self.parts.endpoint.handle(event, self.clock())
-            due = self.parts.endpoint.next_deadline()
             self._route(actions)
-        if due is not None and due < self._poll_until:
-            self._poll_until = due
+            due = self.parts.endpoint.next_deadline()
+            sooner = due is not None and due < self._poll_until
+            if sooner and due is not None:
+                self._poll_until = due
+        if sooner:
             self._kick()
 
     def _route(self, actions: Iterable[Action]) -> None:

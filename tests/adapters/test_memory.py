@@ -490,3 +490,70 @@ def test_threads_hammer_a_pair_and_nothing_is_lost(hub: Hub) -> None:
     meeting.close()
     here.close()
     there.close()
+
+
+# --- the narrow places -------------------------------------------------------------------
+
+
+def test_a_message_held_back_dies_with_its_connection(hub: Hub) -> None:
+    """The next connection's first message does not bring it along."""
+    here = MemoryChannel(hub=hub)
+    there = MemoryChannel(hub=hub, faults=Faults(seeded(), reordering=1.0))
+    assert there.send(connect(here, there), [HEADER, b"held"])
+    hub.cut(there.address)
+    hub.heal(there.address)
+    until_up(here, there.address)
+    assert here.send(there.address, [HEADER, b"hello"])
+    assert there.send(take_mail(there)[-1].link, [HEADER, b"held as well"])
+    assert not drain(here)
+    here.close()
+    there.close()
+
+
+def test_who_dials_what_is_cut_waits(
+    hub: Hub, here_and_there: tuple[MemoryChannel, MemoryChannel]
+) -> None:
+    """Until it heals."""
+    here, there = here_and_there
+    hub.cut(there.address)
+    here.dial(there.address)
+    assert not drain(here)
+    hub.heal(there.address)
+    until_up(here, there.address)
+
+
+def test_a_region_said_to_be_larger_than_it_is_is_refused(hub: Hub) -> None:
+    """Its size is the last eight bytes of the description."""
+    mine, yours = (party(lambda name: MemoryMapPlane(name, hub=hub), SIZE) for _ in range(2))
+    yours.plane.register(1, yours.memory)
+    good = yours.plane.describe()
+    with pytest.raises(TransportError, match="claims"):
+        mine.plane.attach(yours.instance, good[:-8] + (SIZE + 1).to_bytes(8, "big"))
+    mine.plane.attach(yours.instance, good)
+
+
+@pytest.mark.parametrize("who", ["owner", "peer"])
+def test_a_fence_waits_for_the_copy_that_runs(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """On whichever side it is called."""
+    both = Meeting(*(party(lambda name: MemoryWritePlane(name, hub=hub), SIZE) for _ in range(2)))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def memmove(*_: int) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    monkeypatch.setattr("stagelink.adapters.memory.plane_write.ctypes.memmove", memmove)
+    fencer, other = (both.owner, both.peer) if who == "owner" else (both.peer, both.owner)
+    writing = threading.Thread(target=both.post, args=(SIZE,))
+    fencing = threading.Thread(target=fencer.plane.fence, args=(other.instance, False))
+    writing.start()
+    assert begun.wait(10)
+    fencing.start()
+    fencing.join(0.05)
+    assert fencing.is_alive()
+    go_on.set()
+    fencing.join()
+    writing.join()
+    both.close()

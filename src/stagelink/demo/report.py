@@ -163,11 +163,11 @@ def _run(
     if jobs[0].alone:  # while they load there is time
         here = census()
         told = converse(jobs, on_progress, compute)
-        return told, references[0], _leaks(told, here, census())
+        return told, references[0], _leaks(told, here, census_after(here))
     compute()
     here = census()
     told = converse(jobs, on_progress, lambda: None)
-    return told, references[0], _leaks(told, here, census())
+    return told, references[0], _leaks(told, here, census_after(here))
 
 
 def shm_names(instances: Iterable[str]) -> list[str]:

@@ -40,6 +40,7 @@ ROLES = {"thinker": "sender", "talker": "peer", "code2wav": "receiver"}
 MEETING = "meeting"
 POOL_BYTES = 32 << 20
 PATIENCE_S = 60.0
+BURIAL_S = 1.0
 SETTLE_S = 5.0
 """How long the last releases may take before what is left counts as a leak."""
 
@@ -267,7 +268,7 @@ def _play(
         instance = connector.health()["engine_key"]
     del connector
     gc.collect()
-    after = census() if job.alone else before
+    after = census_after(before) if job.alone else before
     wire.tell(event="closed", before=before, after=after, instance=instance)
 
 
@@ -340,6 +341,14 @@ def census() -> dict[str, int]:
         "descriptors": len(links),
         "threads": len(os.listdir("/proc/self/task")),
     }
+
+
+def census_after(before: dict[str, int]) -> dict[str, int]:
+    """The census once what has ended is gone: the kernel buries a joined thread a little later."""
+    until_s = now() + BURIAL_S
+    while any(later > before[name] for name, later in census().items()) and now() < until_s:
+        time.sleep(0.005)
+    return census()
 
 
 def encode(message: Mapping[str, object]) -> bytes:
