@@ -13,7 +13,7 @@ from stagelink.config import load_config
 from stagelink.core.errors import ConfigError
 from stagelink.demo import pipeline
 from stagelink.demo.processes import Told, converse
-from stagelink.demo.stages import STAGES, Job, census
+from stagelink.demo.stages import STAGES, Job, census, census_after
 from stagelink.demo.wav import Recording, read_wav, write_wav
 from stagelink.plugins import BackendContext, Manager
 
