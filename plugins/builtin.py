@@ -107,8 +107,7 @@ def memory_channel(context: BackendContext) -> ControlChannel:
     """Listens under a name of its own."""
     from stagelink.adapters.memory import MemoryChannel  # noqa: PLC0415
 
-    del context
-    return MemoryChannel()
+    return MemoryChannel(instance=context.instance)
 
 
 def memory_provider(context: BackendContext) -> MemoryProvider:

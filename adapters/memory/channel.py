@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stagelink.adapters.memory.faults import Faults
-    from stagelink.core.values import Link
+    from stagelink.core.values import Instance, Link
     from stagelink.ports.channel import Arrival
 
 HIGH_WATER_MARK = 1024
@@ -33,6 +33,7 @@ class MemoryChannel:
         hub: the world it lives in; the process's own by default.
         faults: what befalls the mail that this channel sends.
         high_water_mark: how many undelivered messages a link holds.
+        instance: whose channel it is, for :meth:`Hub.kill`.
 
     Raises:
         ConfigError: *address* is none, or is taken.
@@ -45,10 +46,12 @@ class MemoryChannel:
         hub: Hub | None = None,
         faults: Faults | None = None,
         high_water_mark: int = HIGH_WATER_MARK,
+        instance: Instance | None = None,
     ) -> None:
         if address:
             _require_address(address)
         self.dropped = 0
+        self.instance = instance
         self._hub = hub or Hub.default()
         self._faults = faults
         self._high_water_mark = high_water_mark
@@ -85,8 +88,7 @@ class MemoryChannel:
             del self._links[link]
             self._hub.undial(end)
             part(end, f"{self.address} hung up")
-            if end in self._ready:
-                self._ready.remove(end)
+            self.unqueue(end)
 
     def send(self, link: Link, frames: Sequence[bytes]) -> bool:
         """Copy *frames* to the other side; False if it has too much unread."""
@@ -98,7 +100,7 @@ class MemoryChannel:
                 return True
             if end.other.undelivered() >= self._high_water_mark:
                 return False
-            if len(message) > MOST_FRAMES:
+            if not 0 < len(message) <= MOST_FRAMES:
                 end.other.channel.dropped += 1
                 return True
             mail = Mail(end.other.name, message)
@@ -116,6 +118,7 @@ class MemoryChannel:
                 return None
             end = self._ready.popleft()
             arrival = end.inbox.popleft()
+            end.known = True
             if end.inbox:
                 self._ready.append(end)
             return arrival
@@ -127,17 +130,7 @@ class MemoryChannel:
     def close(self) -> None:
         """Part from everybody, and free the address. Twice is fine."""
         with self._hub.lock:
-            if self._closed:
-                return
-            self._closed = True
-            del self._hub.bound[self.address]
-            for end in list(self._links.values()):
-                self._hub.undial(end)
-                part(end, f"{self.address} closed")
-            self._links.clear()
-            self._ready.clear()
-            event, self._event = self._event, -1
-            os.close(event)
+            self.vanish(f"{self.address} closed")
 
     # --- for the ends and the hub, which hold the lock -----------------------------------
 
@@ -149,6 +142,30 @@ class MemoryChannel:
     def disown(self, end: End) -> None:
         """Forget an accepted end; what has arrived on it can still be received."""
         self._links.pop(end.name, None)
+
+    def vanish(self, detail: str) -> None:
+        """Part from everybody, who are told *detail*, and free the address. Twice is fine."""
+        if self._closed:
+            return
+        del self._hub.bound[self.address]
+        for end in list(self._links.values()):
+            self._hub.undial(end)
+            part(end, detail)
+        self.forget()
+
+    def forget(self) -> None:
+        """Be closed without telling anybody: in a forked child it was the parent's channel."""
+        self._closed = True
+        self._links.clear()
+        self._ready.clear()
+        event, self._event = self._event, -1
+        if event >= 0:
+            os.close(event)
+
+    def unqueue(self, end: End) -> None:
+        """Nothing of *end* is to be received any more."""
+        if end in self._ready:
+            self._ready.remove(end)
 
     def queue(self, end: End) -> None:
         """*end* has its first unread arrival: wake the reader."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Faults:
         refuse: send() says that the link is full.
         delay_s: the least and the longest delay of a message, by the hub's clock.
         writes: the chance of each :class:`WriteFault`; their sum is at most 1.
+        write_delay_s: the least and the longest delay of what is left of a delayed or half write;
+            None leaves it to whoever calls ``finish``.
 
     Attributes:
         trace: what was done to each message and write, in order.
@@ -53,6 +56,7 @@ class Faults:
         refuse: float = 0.0,
         delay_s: tuple[float, float] = (0.0, 0.0),
         writes: dict[WriteFault, float] | None = None,
+        write_delay_s: tuple[float, float] | None = None,
     ) -> None:
         self.trace: list[str] = []
         self._chance = chance
@@ -62,6 +66,7 @@ class Faults:
         self._refuse = refuse
         self._delay_s = delay_s
         self._writes = writes or {}
+        self._write_delay_s = write_delay_s
 
     def pass_on(self, hub: Hub, end: End, mail: Mail, now_s: float) -> bool:
         """Send *mail* from *end* to the other, or not; the hub's lock is held."""
@@ -91,6 +96,14 @@ class Faults:
                 break
         self.trace.append(f"write {order.transfer} {fate.value}")
         return fate
+
+    def write_due_s(self, now_s: float) -> float:
+        """When the rest of a write lands by itself; infinite: never."""
+        if self._write_delay_s is None:
+            return inf
+        due_s = now_s + self._chance.uniform(*self._write_delay_s)
+        self.trace.append(f"due {due_s:.6f}")
+        return due_s
 
     def _draw(self) -> str:
         """Always four draws, so that one chance does not shift the others."""

@@ -7,8 +7,10 @@ import itertools
 import os
 import secrets
 import time
+from math import inf
 from threading import Condition, Lock
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
+from weakref import WeakSet
 
 from stagelink.adapters.memory.ends import End, join, part
 from stagelink.core.errors import ConfigError
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from stagelink.ports.channel import Mail
 
 SCHEME = "memory://"
+MOST_DEAD = 1 << 16
+"""Deaths remembered; of an older one nobody asks, and then it counts as unproved."""
 
 
 class Hub:
@@ -34,16 +38,22 @@ class Hub:
     """
 
     _default: ClassVar[Hub | None] = None
+    _all: ClassVar[WeakSet[Hub]] = WeakSet()
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self.begin()
+        Hub._all.add(self)
+
+    def begin(self) -> None:
+        """Be empty, and a world that no other process has heard of."""
         self.id = secrets.token_hex(8)
         self.lock = Lock()
         self.changed = Condition(self.lock)
-        self.now = now
         self.bound: dict[str, MemoryChannel] = {}
         self.dialled: dict[str, list[End]] = {}
         self.planes: dict[tuple[Instance, str], Regions] = {}
-        self.dead: set[str] = set()
+        self.dead: dict[str, None] = {}
         self._cut: set[str] = set()
         self._late: list[tuple[float, int, End, End, Mail]] = []
         self._numbers = itertools.count(1)
@@ -56,9 +66,17 @@ class Hub:
         return cls._default
 
     @classmethod
-    def forget_default(cls) -> None:
-        """Have the next :meth:`default` make a new one."""
-        cls._default = None
+    def forget_all(cls) -> None:
+        """In a forked child everything here is a copy, perhaps half changed and locked for ever.
+
+        The parent's channels and planes are closed, silently: their descriptors are shared.
+        """
+        for hub in list(cls._all):
+            for channel in list(hub.bound.values()):
+                channel.forget()
+            for plane in list(hub.planes.values()):
+                plane.forget()
+            hub.begin()
 
     # --- channels; the caller holds the lock ---------------------------------------------
 
@@ -127,12 +145,12 @@ class Hub:
             return self._late[0][0] if self._late else None
 
     def cut(self, address: str) -> None:
-        """Part the channel at *address* from everybody, until :meth:`heal`."""
+        """Part the channel at *address* from everybody until :meth:`heal`; unread mail is lost."""
         with self.lock:
             self._cut.add(address)
             for end in [end for ends in self.dialled.values() for end in ends]:
                 if address in {end.name, end.channel.address}:
-                    part(end, f"{address} is cut off")
+                    part(end, f"{address} is cut off", lose_mail=True)
 
     def heal(self, address: str) -> None:
         """Let the channel at *address* be reached again: dialled links come up by themselves."""
@@ -141,10 +159,38 @@ class Hub:
             for end in [end for ends in self.dialled.values() for end in ends]:
                 self.connect(end)
 
-    def kill(self, instance: Instance) -> None:
-        """From now on *instance* counts as dead."""
+    def advance(self, now_s: float) -> None:
+        """Let the writes land that are due at or before *now_s*, and deliver the mail."""
         with self.lock:
-            self.dead.add(instance.hex())
+            planes = list(self.planes.values())
+        for plane in planes:
+            plane.advance(now_s)
+        self.deliver()
+
+    def next_event_s(self) -> float | None:
+        """When the next delayed mail or write is due; None when nothing is."""
+        with self.lock:
+            due = [plane.next_due_s() for plane in self.planes.values()]
+            due += [self._late[0][0]] if self._late else []
+        return min((at_s for at_s in due if at_s < inf), default=None)
+
+    def bury(self, instance: Instance) -> None:
+        """From now on *instance* counts as dead. The caller holds the lock."""
+        self.dead[instance.hex()] = None
+        while len(self.dead) > MOST_DEAD:
+            del self.dead[next(iter(self.dead))]
+
+    def kill(self, instance: Instance, writes: Literal["land", "drop"] = "land") -> None:
+        """End *instance* as a crash does: its channel vanishes, and it hears of nothing more.
+
+        Its posted writes may still *land* until somebody fences it. Pages stay with their viewers.
+        """
+        with self.lock:
+            self.bury(instance)
+            for channel in [one for one in self.bound.values() if one.instance == instance]:
+                channel.vanish(f"{channel.address} was killed")
+            for plane in [one for (who, _), one in self.planes.items() if who == instance]:
+                plane.die(drop_writes=writes == "drop")
 
 
-os.register_at_fork(after_in_child=Hub.forget_default)
+os.register_at_fork(after_in_child=Hub.forget_all)

@@ -26,4 +26,5 @@ class HubLiveness:
 
     def close(self) -> None:
         """From now on we count as dead. Twice is fine."""
-        self._hub.kill(self._instance)
+        with self._hub.lock:
+            self._hub.bury(self._instance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from math import inf
 from typing import TYPE_CHECKING
 
 from stagelink.adapters.memory.faults import WriteFault
@@ -26,12 +27,13 @@ INJECTED = "the write failed, as it was told to"
 class _Job:
     """A write; *begun* bytes of it are there, and *alive* keeps both pools."""
 
-    __slots__ = ("alive", "begun", "done", "fault", "order", "source", "target")
+    __slots__ = ("alive", "begun", "done", "due_s", "fault", "order", "source", "target")
 
     def __init__(self, order: WriteOrder, done: Callable[[WriteOrder, str], None]) -> None:
         self.order = order
         self.done = done
         self.begun = 0
+        self.due_s = inf
         self.fault = WriteFault.NONE
         self.source = 0
         self.target = 0
@@ -46,8 +48,9 @@ class _Job:
 class MemoryWritePlane(Regions):
     """A :class:`stagelink.ports.DataPlane` that copies at once, unless *faults* say otherwise.
 
-    A write that is delayed, or stopped half-way, waits for :meth:`finish`; one that is stuck for
-    ever ends only by :meth:`fail`, :meth:`fence`, :meth:`reset` or :meth:`close`.
+    A write that is delayed, or stopped half-way, waits for :meth:`finish`, or for the moment that
+    *faults* set and :meth:`advance` reaches. One that is stuck ends only by :meth:`fail`,
+    :meth:`fence`, :meth:`reset` or :meth:`close`.
     """
 
     capabilities = Capabilities(
@@ -70,9 +73,12 @@ class MemoryWritePlane(Regions):
     def post(self, order: WriteOrder, done: Callable[[WriteOrder, str], None]) -> None:
         """Copy now, and call *done*; or keep it for later, by a fault."""
         job = _Job(order, done)
+        now_s = self.hub.now() if self._faults is not None else 0.0
         try:
             with self.hub.lock:
-                self._begin(job)
+                if self._dead:
+                    return
+                self._begin(job, now_s)
         except TransportError as error:
             done(order, str(error))
             return
@@ -94,10 +100,19 @@ class MemoryWritePlane(Regions):
             job = self._waiting(order)
             if job is None or job.fault is WriteFault.STUCK:
                 return False
-            self._pending.remove(job)
-            self._running.append(job)
+            self._resume(job)
         self._run(job, order.source.size, whole=True)
         return True
+
+    def advance(self, now_s: float) -> None:
+        """Finish what is due at or before *now_s*, the earliest first."""
+        while True:
+            with self.hub.lock:
+                job = min(self._pending, key=lambda one: one.due_s, default=None)
+                if job is None or job.due_s > now_s:
+                    return
+                self._resume(job)
+            self._run(job, job.order.source.size, whole=True)
 
     def fail(self, order: WriteOrder, error: str) -> bool:
         """End a waiting write with *error*; False if it waits no more."""
@@ -136,7 +151,29 @@ class MemoryWritePlane(Regions):
 
     # --- the caller holds the lock -------------------------------------------------------
 
-    def _begin(self, job: _Job) -> None:
+    def next_due_s(self) -> float:
+        """When the next delayed write is due; infinite when none is."""
+        return min((job.due_s for job in self._pending), default=inf)
+
+    def die(self, *, drop_writes: bool) -> None:
+        """End as a crash does: nobody hears of our writes, which may still land."""
+        super().die(drop_writes=drop_writes)
+        for job in [*self._pending, *self._running]:
+            job.done = _nobody
+        if drop_writes:
+            self._stop(None)
+
+    def forget(self) -> None:
+        """Be closed without telling anybody."""
+        super().forget()
+        self._pending.clear()
+        self._running.clear()
+
+    def _resume(self, job: _Job) -> None:
+        self._pending.remove(job)
+        self._running.append(job)
+
+    def _begin(self, job: _Job, now_s: float) -> None:
         """Check *job* and put it where it belongs.
 
         Raises:
@@ -154,6 +191,8 @@ class MemoryWritePlane(Regions):
         job.alive = source, target
         if self._faults is not None:
             job.fault = self._faults.write_fault(order)
+            if job.fault in {WriteFault.DELAYED, WriteFault.HALF}:
+                job.due_s = self._faults.write_due_s(now_s)
         if job.fault in {WriteFault.NONE, WriteFault.HALF}:
             self._running.append(job)
         elif job.fault in {WriteFault.DELAYED, WriteFault.STUCK}:
@@ -185,6 +224,10 @@ class MemoryWritePlane(Regions):
             self.hub.changed.notify_all()
         if whole:
             job.done(job.order, "")
+
+
+def _nobody(order: WriteOrder, error: str) -> None:
+    """Who posted it is dead."""
 
 
 def _tell(stopped: list[_Job]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagelink.adapters.memory.hub import Hub
@@ -46,6 +47,7 @@ class Regions:
         self._own: dict[int, Region] = {}
         self._peers: dict[Instance, dict[int, Region]] = {}
         self._closed = False
+        self._dead = False
         with self.hub.lock:
             self.hub.planes[instance, mode] = self
 
@@ -85,7 +87,8 @@ class Regions:
                 msg = "the plane is closed"
                 raise TransportError(msg, reason=Reason.CLOSED, remedy="open another")
             plane = self.hub.planes.get((peer, self.mode))
-            own = plane._own if plane is not None else {}  # noqa: SLF001 - one of us
+            alive = plane is not None and not plane._dead  # noqa: SLF001 - one of us
+            own = plane._own if plane is not None and alive else {}  # noqa: SLF001
             self._peers[peer] = {region: _found(own, region, size) for region, size in rows}
 
     def drop(self, peer: Instance) -> None:
@@ -102,6 +105,24 @@ class Regions:
         self._peers.clear()
         if self.hub.planes.get((self.instance, self.mode)) is self:
             del self.hub.planes[self.instance, self.mode]
+
+    def advance(self, now_s: float) -> None:
+        """Nothing is ever delayed here."""
+
+    def next_due_s(self) -> float:
+        """When the next delayed write is due; infinite when none is. The caller holds the lock."""
+        return inf
+
+    def die(self, *, drop_writes: bool) -> None:
+        """End as a crash does: nobody attaches us, no call is answered. The lock is held."""
+        del drop_writes
+        self._dead = True
+
+    def forget(self) -> None:
+        """Be closed without telling anybody: in a forked child it was the parent's plane."""
+        self._closed = True
+        self._own.clear()
+        self._peers.clear()
 
     def theirs(self, peer: Instance, where: RegionRef) -> Region:
         """The peer's region that *where* names, unchecked. The caller holds the lock."""
