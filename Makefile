@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := core ports adapters plugins src tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint types contracts units clean
+.PHONY: help demo test check fmt lint types contracts units model clean
 
 help: ## Show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,7 +14,7 @@ help: ## Show this
 demo: $(VENV)/ready ## Three processes stream a recording, compared bit for bit
 	$(BIN)/stagelink demo
 
-test: check units ## Everything that must hold: format, lint, types, contracts, tests
+test: check units model ## Everything that must hold: format, lint, types, contracts, tests
 
 check: lint types contracts
 
@@ -29,7 +29,11 @@ contracts: $(VENV)/ready ## Import contracts
 	PYTHONPATH=src $(BIN)/lint-imports
 
 units: $(VENV)/ready ## Tests with branch coverage, in parallel
-	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/model --cov --cov-report=term
+
+# Without coverage: it would cost the explorer half of its states.
+model: $(VENV)/ready ## Explore every interleaving of small worlds, and see mistakes caught
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/model
 
 fmt: $(VENV)/ready ## Format, and mend what the linter can
 	$(BIN)/ruff format $(CODE)
