@@ -84,11 +84,10 @@ class Manager:
         """
         module, _, attribute = factory.partition(":")
         try:
-            function = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+            return getattr(import_module(module), attribute)(context)
+        except ImportError as error:
             msg = f"{factory} cannot be loaded: {error}"
             raise ConfigError(msg, remedy="install what the backend needs") from error
-        return function(context)
 
     def channel(self, name: str, context: BackendContext) -> Any:  # noqa: ANN401 - a channel
         """Build the control channel *name*."""

@@ -37,7 +37,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("backend", ["auto", "shm", "shm-write", "memory"])
+@pytest.mark.parametrize("backend", ["shm-write", "memory"])
 def test_every_backend_is_exact_to_the_bit_and_leaves_nothing(
     backend: str, tmp_path: Path
 ) -> None:

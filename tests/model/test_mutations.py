@@ -8,12 +8,13 @@ from model.explorer import Explorer
 from model.mutations import MUTATIONS, mutated
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_the_explorer_finds_the_mistake(name: str) -> None:
     mutation = MUTATIONS[name]
 
     with mutated(mutation):
-        result = Explorer(name, mutation.bounds, progress_every=25).run(seconds=30.0)
+        result = Explorer(name, mutation.bounds, progress_every=25).run(seconds=250.0)
 
     assert result.violation, f"{name} survives {result.states} states"
     print(result)
