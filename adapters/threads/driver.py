@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from contextlib import ExitStack
 from functools import partial
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -23,7 +24,7 @@ from stagelink.adapters.threads.standby import Standby
 from stagelink.adapters.threads.tickets import Ticket, Tickets
 from stagelink.adapters.threads.views import Views
 from stagelink.adapters.threads.wakeup import Wakeup
-from stagelink.core.errors import ProtocolViolationError, Reason
+from stagelink.core.errors import ProtocolViolationError, Reason, StagelinkError, TransportError
 from stagelink.core.events import (
     Abandon,
     Attach,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 STALLED_RETRY_S = 0.002
 IDLE_S = 3600.0
 FLUSH_S = 0.2
+HOME_S = 0.25
 
 T = TypeVar("T")
 
@@ -107,6 +109,7 @@ class Driver:
         self._posting: set[int] = set()
         self._plane_of: dict[Instance, DataPlane] = {}
         self._wakeup = Wakeup(parts.channel.fileno())
+        self._channel_closed = False
         self._polled_for: Ticket | None = None
         self._poll_until = 0.0
         self.views = Views(self._kick)
@@ -124,9 +127,13 @@ class Driver:
 
     def call(self, event: Event, ticket: Ticket) -> Result:
         """Hand in a command with *ticket* and wait for its answer; the core bounds the wait."""
-        self.submit(event)
-        if not ticket.done:
-            self._wait(ticket)
+        try:
+            self.submit(event)
+            if not ticket.done:
+                self._wait(ticket)
+        except BaseException:
+            self._abandon(ticket)
+            raise
         return ticket.result
 
     def glance(self, event: Event, ticket: Ticket) -> Result:
@@ -144,7 +151,11 @@ class Driver:
             start = delivery.block.offset
             return self.parts.memory.buffer[start : start + delivery.block.size]
         assert delivery.where is not None
-        return self._plane_of[delivery.peer].view(delivery.peer, delivery.where)
+        plane = self._plane_of.get(delivery.peer)
+        if plane is None:
+            msg = f"the memory of peer {delivery.peer.hex()} has been cut off"
+            raise TransportError(msg, reason=Reason.FENCED, remedy="get the key again")
+        return plane.view(delivery.peer, delivery.where)
 
     def plane_of(self, peer: Instance) -> DataPlane | None:
         """The plane that *peer* was attached to."""
@@ -217,9 +228,6 @@ class Driver:
                         self._driving.release()
                 else:
                     ticket.sleep()
-        except BaseException:
-            self._abandon(ticket)
-            raise
         finally:
             self._waiting.pop(ticket.number, None)
             self._hand_over()
@@ -228,9 +236,10 @@ class Driver:
         while not ticket.done:
             self.pump()
             self.pass_time()
-            until = self.poll_until()
+            # First, so that whoever arms an earlier time-out from now on kicks us.
             self._polled_for = ticket
             try:
+                until = self.poll_until()
                 if self._may_sleep(ticket):
                     self._wakeup.wait(until - self.clock())
             finally:
@@ -256,9 +265,10 @@ class Driver:
 
     def _abandon(self, ticket: Ticket) -> None:
         """The caller was interrupted: nobody waits for the answer any more."""
-        if ticket.done:
+        with self._state:  # answers are given under it: none can come in between
+            answered = self.tickets.resolve(ticket.number, None) is None
+        if answered:
             self._give_back(ticket.result)
-        self.tickets.resolve(ticket.number, None)
         self.submit(StopGet(ticket.number, Reason.CANCELLED.value))
 
     def _kick(self) -> None:
@@ -322,6 +332,9 @@ class Driver:
     # --- the channel (io lock held) ------------------------------------------------------
 
     def _exchange(self) -> None:
+        if self._channel_closed:
+            self._outbox.clear()
+            return
         self._flush()
         receive = self.parts.channel.receive
         while (arrival := receive()) is not None:
@@ -339,14 +352,26 @@ class Driver:
             if isinstance(action, Send):
                 self._send(action)
             elif isinstance(action, Dial):
-                channel.dial(action.link)
+                self._dial(action.link)
             else:
                 self._stalled.pop(action.link, None)
                 channel.hang_up(action.link)
             outbox.popleft()
 
+    def _dial(self, link: Link) -> None:
+        """An address that cannot be dialled is a peer that cannot be reached."""
+        try:
+            self.parts.channel.dial(link)
+        except StagelinkError as error:
+            log.warning("dial_failed", link=link, cause=str(error))
+            self._mail.append(Disconnected(link, str(error)))
+
     def _send(self, action: Send) -> None:
-        frames = self.parts.codec.encode(action.message)
+        try:
+            frames = self.parts.codec.encode(action.message)
+        except Exception as error:  # noqa: BLE001 - a gap, which makes the receiver greet again
+            log.error("message_dropped", link=action.link, cause=f"{type(error).__name__}: {error}")
+            return
         waiting = self._stalled.get(action.link)
         if waiting:
             waiting.append(frames)
@@ -394,9 +419,17 @@ class Driver:
             if isinstance(action, StartWrite):
                 self._post(action)
             elif isinstance(action, Probe):
-                self._mail.append(Probed(action.peer, self.parts.liveness.is_dead(action.proof)))
+                self._mail.append(Probed(action.peer, self._is_dead(action)))
             else:
                 self._errands.run(partial(self._errand, action))
+
+    def _is_dead(self, action: Probe) -> bool:
+        """Whether the peer is proven dead; a proof that cannot be read proves nothing."""
+        try:
+            return self.parts.liveness.is_dead(action.proof)
+        except Exception as error:  # noqa: BLE001 - a backend may be anybody's code
+            log.warning("probe_failed", peer=action.peer.hex(), cause=str(error))
+            return False
 
     def _post(self, action: StartWrite) -> None:
         order = WriteOrder(*action)
@@ -407,7 +440,9 @@ class Driver:
         me = get_ident()
         self._posting.add(me)
         try:
-            plane.post(order, self._written)
+            error = error_of(lambda: plane.post(order, self._written))
+            if error:
+                self._written(order, error)
         finally:
             self._posting.discard(me)
 
@@ -431,7 +466,9 @@ class Driver:
 
     def _attach(self, action: Attach) -> str:
         """Let the plane map a peer; empty, or what stands in the way."""
-        plane = self.parts.planes[action.plane.name]
+        plane = self.parts.planes.get(action.plane.name)
+        if plane is None:
+            return f"no plane is called {action.plane.name!r} here"
         error = error_of(lambda: plane.attach(action.peer, action.plane.descriptor))
         if error:
             log.warning("attach_failed", peer=action.peer.hex(), cause=error)
@@ -455,22 +492,38 @@ class Driver:
             first, self.closed = not self.closed, True
         if self.forked or not first:
             return
-        self.submit(Close())
-        self._settle(patience_s)
-        for ticket in self.tickets.all():
-            self.tickets.resolve(ticket.number, Failure(Reason.CLOSED.value, "closed"))
-        for plane in self.parts.planes.values():
-            plane.close()
-        self._standby.stop()
-        self._errands.stop()
-        self._close_channel()
-        self.parts.memory.close()
+        with ExitStack() as last:  # whatever fails, the rest is closed all the same
+            last.callback(_DRIVERS.discard, self)
+            last.callback(self._wakeup.close)
+            last.callback(self._close_liveness)
+            last.callback(self.parts.memory.close)
+            last.callback(self._close_channel)
+            last.callback(self._send_callers_home)
+            last.callback(self._errands.stop)
+            last.callback(self._standby.stop)
+            for plane in self.parts.planes.values():
+                last.callback(plane.close)
+            last.callback(self._send_callers_home)
+            self.submit(Close())
+            self._settle(patience_s)
+
+    def _send_callers_home(self) -> None:
+        """Answer every open call, and wait a moment until nobody polls any more."""
+        until_s = self.clock() + HOME_S
+        while True:
+            with self._state:
+                for ticket in self.tickets.all():
+                    self.tickets.resolve(ticket.number, Failure(Reason.CLOSED.value, "closed"))
+            if not self._waiting or self.clock() > until_s:
+                return
+            self._wakeup.kick()
+            self._standby.nap(0.001)
+
+    def _close_liveness(self) -> None:
+        # A peer that still views our pages, or whose pages we view, asks the kernel about us:
+        # the proof of our life goes with the last view, or with the process.
         if not len(self.views):
-            # A peer that still views our pages, or whose pages we view, asks the kernel about us:
-            # the proof of our life goes with the last view, or with the process.
             self.parts.liveness.close()
-        self._wakeup.close()
-        _DRIVERS.discard(self)
 
     def _settle(self, patience_s: float) -> None:
         """Flush, and wait while a transfer may still touch memory or a view is open."""
@@ -488,6 +541,7 @@ class Driver:
 
     def _close_channel(self) -> None:
         with self._io:
+            self._channel_closed = True
             self.parts.channel.close()
 
 

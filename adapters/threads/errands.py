@@ -6,12 +6,14 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
+import structlog
+
 from stagelink.core.errors import StagelinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Errand = "Callable[[], None]"
+log = structlog.get_logger("stagelink")
 
 
 class Errands:
@@ -23,7 +25,7 @@ class Errands:
         self._starting = Lock()
 
     def run(self, errand: Callable[[], None]) -> None:
-        """Queue *errand*; it reports by itself and does not raise."""
+        """Queue *errand*; it reports by itself; what it raises is logged."""
         with self._starting:
             if self._thread is None:
                 self._thread = Thread(target=self._loop, name="stagelink-errands", daemon=True)
@@ -38,7 +40,10 @@ class Errands:
 
     def _loop(self) -> None:
         while (errand := self._queue.get()) is not None:
-            errand()
+            try:
+                errand()
+            except Exception as error:  # noqa: BLE001 - whoever waits for the next must get it
+                log.error("errand_failed", cause=f"{type(error).__name__}: {error}")
 
 
 def error_of(call: Callable[[], None]) -> str:

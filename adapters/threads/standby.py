@@ -5,10 +5,17 @@ from __future__ import annotations
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Protocol
 
+import structlog
+
 from stagelink.adapters.threads.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+RETRY_S = 0.05
+
+log = structlog.get_logger("stagelink")
 
 
 class Served(Protocol):
@@ -91,8 +98,15 @@ class Standby:
             if driver.has_driver:
                 self._parked.acquire()
                 continue
-            driver.pump()
-            driver.pass_time()
-            timeout_s = driver.poll_until() - driver.clock()
-            if driver.idle() and not driver.has_driver:
-                self._wakeup.wait(timeout_s)
+            try:
+                self._serve(driver)
+            except Exception as error:  # noqa: BLE001 - without this thread every wait would hang
+                log.error("standby_failed", cause=f"{type(error).__name__}: {error}")
+                self.nap(RETRY_S)
+
+    def _serve(self, driver: Served) -> None:
+        driver.pump()
+        driver.pass_time()
+        timeout_s = driver.poll_until() - driver.clock()
+        if driver.idle() and not driver.has_driver and not self._stopped:
+            self._wakeup.wait(timeout_s)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from threading import RLock
 
-_LONGEST_MS = 3_600_000
+_LONGEST_S = 3600.0
 
 
 class Wakeup:
@@ -14,6 +15,8 @@ class Wakeup:
 
     def __init__(self, channel_fd: int) -> None:
         self._event = eventfd()
+        # Re-entrant: a finalizer may kick while its own thread kicks.
+        self._open = RLock()
         self._peek = select.poll()
         self._peek.register(channel_fd, select.POLLIN)
         self._poll = select.poll()
@@ -27,20 +30,22 @@ class Wakeup:
     def wait(self, timeout_s: float) -> None:
         """Sleep until the channel is readable, somebody kicks, or *timeout_s* has passed."""
         # Rounded up: waking a moment before a deadline would only mean waking twice.
-        timeout_ms = min(_LONGEST_MS, max(0, int(timeout_s * 1000) + 1)) if timeout_s > 0 else 0
+        timeout_ms = int(min(_LONGEST_S, timeout_s) * 1000) + 1 if timeout_s > 0 else 0
         for descriptor, _ in self._poll.poll(timeout_ms):
             if descriptor == self._event:
                 drain(self._event)
 
     def kick(self) -> None:
         """Wake the waiter, now or at its next wait."""
-        signal(self._event)
+        with self._open:  # a number that was closed may be somebody else's file by now
+            signal(self._event)
 
     def close(self) -> None:
         """Close the event descriptor; later kicks do nothing."""
-        event, self._event = self._event, -1
-        if event >= 0:
-            os.close(event)
+        with self._open:
+            event, self._event = self._event, -1
+            if event >= 0:
+                os.close(event)
 
 
 def eventfd() -> int:

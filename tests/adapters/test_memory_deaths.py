@@ -33,6 +33,7 @@ from stagelink.ports.channel import LinkDown, LinkUp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Literal
 
 SIZE = 1 << 16
 
@@ -45,18 +46,22 @@ class World:
         self.hub = Hub(lambda: self.now_s)
         self.opened: list[MemoryChannel | MemoryWritePlane] = []
 
-    def channel(self, instance: bytes | None = None, faults: Faults | None = None):
-        self.opened.append(MemoryChannel(hub=self.hub, instance=instance, faults=faults))
-        return self.opened[-1]
+    def channel(
+        self, instance: bytes | None = None, faults: Faults | None = None
+    ) -> MemoryChannel:
+        made = MemoryChannel(hub=self.hub, instance=instance, faults=faults)
+        self.opened.append(made)
+        return made
 
     def meeting(self, fault: WriteFault, delay_s: tuple[float, float] | None = None) -> Meeting:
         faults = Faults(random.Random(1), writes={fault: 1.0}, write_delay_s=delay_s)
         parties = []
         for one in (faults, None):
             instance = secrets.token_bytes(16)
-            self.opened.append(MemoryWritePlane(instance, hub=self.hub, faults=one))
+            plane = MemoryWritePlane(instance, hub=self.hub, faults=one)
+            self.opened.append(plane)
             memory = PrivateMemoryProvider().allocate(SIZE)
-            parties.append(Party(instance, self.opened[-1], memory))
+            parties.append(Party(instance, plane, memory))
         meeting = Meeting(*parties)
         meeting.owner.memory.buffer[:] = b"\x11" * SIZE
         return meeting
@@ -103,7 +108,7 @@ def test_a_killed_instance_is_gone_from_the_channel_and_dead(world: World) -> No
 
 @pytest.mark.parametrize(("writes", "lands"), [("land", SIZE), ("drop", SIZE // 2)])
 def test_what_a_killed_instance_posted_may_land_and_nobody_is_told(
-    world: World, writes: str, lands: int
+    world: World, writes: Literal["land", "drop"], lands: int
 ) -> None:
     meeting = world.meeting(WriteFault.HALF, (1.0, 1.0))
     outcome = meeting.post(SIZE)

@@ -340,9 +340,7 @@ def test_no_framework_is_imported_for_plain_values() -> None:
         "s.write(memoryview(b)); S().load(b, s.size)\n"
         "assert not {'torch', 'numpy', 'pickle'} & set(sys.modules), 'imported'"
     )
-    source = Path(sys.modules[PayloadSerializer.__module__].__file__ or "").parents[2]
     root = next(path for path in map(Path, sys.path) if (path / "stagelink").is_dir())
-    assert source
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(root)})
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
@@ -31,8 +32,18 @@ from stagelink.plugins.conformance.channel import (
 )  # fmt: skip
 from stagelink.ports.channel import LinkDown, Mail
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from multiprocessing.connection import Connection
 
-def reopened(address, host):
+    from stagelink.core.values import Link
+    from stagelink.plugins.conformance.channel import Maker
+    from stagelink.ports.channel import Arrival
+
+    Pair = tuple[ZmqChannel, ZmqChannel]
+
+
+def reopened(address: str, host: str) -> ZmqChannel:
     """What a maker gives: at *address*, or at a free port of *host*."""
     port = int(address.rpartition(":")[2]) if address else 0
     return ZmqChannel(host, port, high_water_mark=200)
@@ -40,13 +51,13 @@ def reopened(address, host):
 
 class TestOverTcp(ControlChannelContract):
     @pytest.fixture
-    def make_channel(self):
+    def make_channel(self) -> Maker:
         return lambda address="": reopened(address, "127.0.0.1")
 
 
 class TestOverIpc(ControlChannelContract):
     @pytest.fixture
-    def make_channel(self, tmp_path):
+    def make_channel(self, tmp_path: Path) -> Maker:
         names = iter(range(1000))
         return lambda address="": ZmqChannel(
             ipc=address or str(tmp_path / f"{next(names)}"), high_water_mark=200
@@ -54,25 +65,25 @@ class TestOverIpc(ControlChannelContract):
 
 
 @pytest.fixture
-def pair():
+def pair() -> Iterator[Pair]:
     with ZmqChannel("127.0.0.1") as here, ZmqChannel("127.0.0.1") as there:
         yield here, there
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
-def test_an_ipv6_literal_works_with_and_without_brackets(host):
+def test_an_ipv6_literal_works_with_and_without_brackets(host: str) -> None:
     with ZmqChannel(host) as here, ZmqChannel(host) as there:
         assert there.address.startswith("tcp://[::1]:")
         connect(here, there)
 
 
-def test_a_name_is_bound_and_the_address_says_which_one_it_was():
+def test_a_name_is_bound_and_the_address_says_which_one_it_was() -> None:
     with ZmqChannel("localhost") as here, ZmqChannel() as there:
         assert here.address.startswith("tcp://127.0.0.1:")
         connect(there, here)
 
 
-def test_a_taken_port_is_refused_at_once_by_name_and_nothing_is_left():
+def test_a_taken_port_is_refused_at_once_by_name_and_nothing_is_left() -> None:
     with ZmqChannel("127.0.0.1") as holder:
         port = int(holder.address.rpartition(":")[2])
         before = open_descriptors(), native_threads()
@@ -84,7 +95,7 @@ def test_a_taken_port_is_refused_at_once_by_name_and_nothing_is_left():
         assert (open_descriptors(), native_threads()) == before
 
 
-def test_a_failed_late_bind_leaves_the_channel_usable():
+def test_a_failed_late_bind_leaves_the_channel_usable() -> None:
     with ZmqChannel("127.0.0.1") as holder:
         port = int(holder.address.rpartition(":")[2])
         with ZmqChannel("127.0.0.1", port, bind=False) as late:
@@ -95,7 +106,7 @@ def test_a_failed_late_bind_leaves_the_channel_usable():
             connect(late, holder)
 
 
-def test_bind_may_come_later_and_twice():
+def test_bind_may_come_later_and_twice() -> None:
     with ZmqChannel("127.0.0.1", bind=False) as late, ZmqChannel() as other:
         late.bind()
         address = late.address
@@ -104,7 +115,7 @@ def test_bind_may_come_later_and_twice():
         connect(other, late)
 
 
-def test_an_ipc_path_in_use_is_not_taken_over_but_a_stale_one_is(tmp_path):
+def test_an_ipc_path_in_use_is_not_taken_over_but_a_stale_one_is(tmp_path: Path) -> None:
     path = str(tmp_path / "link")
     with ZmqChannel(ipc=path) as holder, ZmqChannel() as other:
         with pytest.raises(ConfigError, match="listens"):
@@ -116,7 +127,7 @@ def test_an_ipc_path_in_use_is_not_taken_over_but_a_stale_one_is(tmp_path):
         connect(other, holder)
 
 
-def test_an_ipc_path_that_is_a_file_is_left_alone(tmp_path):
+def test_an_ipc_path_that_is_a_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("precious")
     with pytest.raises(ConfigError, match="no socket"):
@@ -124,19 +135,19 @@ def test_an_ipc_path_that_is_a_file_is_left_alone(tmp_path):
     assert path.read_text() == "precious"
 
 
-def test_a_closed_ipc_channel_leaves_no_file(tmp_path):
+def test_a_closed_ipc_channel_leaves_no_file(tmp_path: Path) -> None:
     ZmqChannel(ipc=str(tmp_path / "link")).close()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "::", "[::]", "", "0", "::ffff:0.0.0.0"])
-def test_a_wildcard_is_refused_with_a_remedy(host):
+def test_a_wildcard_is_refused_with_a_remedy(host: str) -> None:
     with pytest.raises(ConfigError, match="every interface") as caught:
         ZmqChannel(host)
     assert "allow_wildcard" in caught.value.remedy
 
 
-def test_an_allowed_wildcard_shows_the_advertised_host():
+def test_an_allowed_wildcard_shows_the_advertised_host() -> None:
     with ZmqChannel("0.0.0.0", advertise="127.0.0.1", allow_wildcard=True) as here:
         assert here.address.startswith("tcp://127.0.0.1:")
         with ZmqChannel() as other:
@@ -144,7 +155,7 @@ def test_an_allowed_wildcard_shows_the_advertised_host():
 
 
 @pytest.mark.parametrize("advertise", [None, "0.0.0.0", "*"])
-def test_a_wildcard_is_never_advertised(advertise):
+def test_a_wildcard_is_never_advertised(advertise: str | None) -> None:
     with pytest.raises(ConfigError, match="wildcard"):
         ZmqChannel("0.0.0.0", advertise=advertise, allow_wildcard=True)
 
@@ -160,7 +171,7 @@ def test_a_wildcard_is_never_advertised(advertise):
         {"ipc": ""},
     ],
 )
-def test_what_cannot_be_bound_is_a_config_error_with_a_remedy(arguments):
+def test_what_cannot_be_bound_is_a_config_error_with_a_remedy(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         ZmqChannel(**arguments)
     assert caught.value.remedy
@@ -174,17 +185,17 @@ def test_what_cannot_be_bound_is_a_config_error_with_a_remedy(arguments):
         "inproc://x", "ipc://", "tcp://::1:80", "tcp://h:1\n",
     ],
 )  # fmt: skip
-def test_addresses_that_nobody_can_dial_are_refused(address):
+def test_addresses_that_nobody_can_dial_are_refused(address: str) -> None:
     with pytest.raises(ConfigError, match=r"dial|ipc"):
         check_dial(address)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "fe80::1%eth0", "a-name.example"])
-def test_a_written_address_can_be_dialled(host):
+def test_a_written_address_can_be_dialled(host: str) -> None:
     assert check_dial(tcp_url(host, 5000)) == (":" in host)
 
 
-def test_64_channels_at_port_0_are_all_distinct():
+def test_64_channels_at_port_0_are_all_distinct() -> None:
     channels = [ZmqChannel("127.0.0.1") for _ in range(64)]
     try:
         assert len({channel.address for channel in channels}) == 64
@@ -193,7 +204,7 @@ def test_64_channels_at_port_0_are_all_distinct():
             channel.close()
 
 
-def test_an_oversized_frame_ends_the_senders_connection_and_is_not_delivered():
+def test_an_oversized_frame_ends_the_senders_connection_and_is_not_delivered() -> None:
     with ZmqChannel("127.0.0.1", max_frame_bytes=1000) as here, ZmqChannel() as there:
         back = connect(there, here)
         assert there.send(here.address, [HEADER, b"x" * 1001])
@@ -202,7 +213,7 @@ def test_an_oversized_frame_ends_the_senders_connection_and_is_not_delivered():
         until_down(there, here.address)
 
 
-def test_a_message_of_more_than_four_frames_is_dropped_and_counted(pair):
+def test_a_message_of_more_than_four_frames_is_dropped_and_counted(pair: Pair) -> None:
     here, there = pair
     back = connect(here, there)
     here.send(there.address, [HEADER, b"", b"", b"", b"five"])
@@ -214,7 +225,7 @@ def test_a_message_of_more_than_four_frames_is_dropped_and_counted(pair):
     assert (here.dropped, there.dropped) == (1, 1)
 
 
-def serve_until_killed(pipe):
+def serve_until_killed(pipe: Connection) -> None:
     with ZmqChannel("127.0.0.1") as channel:
         channel.dial(pipe.recv())
         pipe.send(channel.address)
@@ -224,7 +235,7 @@ def serve_until_killed(pipe):
                     channel.send(arrival.link, [HEADER, b"here"])
 
 
-def test_a_killed_process_is_told_within_a_second_on_both_links():
+def test_a_killed_process_is_told_within_a_second_on_both_links() -> None:
     context = multiprocessing.get_context("spawn")
     pipe, far = context.Pipe()
     process = context.Process(target=serve_until_killed, args=(far,))
@@ -237,17 +248,22 @@ def test_a_killed_process_is_told_within_a_second_on_both_links():
         here.send(address, [HEADER, b"there?"])
         drain_until(here, lambda seen: any(mail.link == address for mail in mails(seen)))
         began_s = time.monotonic()
+        assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         drain_until(here, lambda seen: {address, accepted} <= downs(seen))
         assert time.monotonic() - began_s < 1.0
     process.join()
 
 
-def downs(arrivals):
+def downs(arrivals: Sequence[Arrival]) -> set[Link]:
     return {arrival.link for arrival in arrivals if isinstance(arrival, LinkDown)}
 
 
-def test_a_peer_that_came_and_went_unread_is_still_told_to_be_gone(pair):
+def any_down(arrivals: Sequence[Arrival]) -> bool:
+    return bool(downs(arrivals))
+
+
+def test_a_peer_that_came_and_went_unread_is_still_told_to_be_gone(pair: Pair) -> None:
     here, _ = pair
     assert not drain(here)
     with ZmqChannel() as brief:
@@ -257,37 +273,41 @@ def test_a_peer_that_came_and_went_unread_is_still_told_to_be_gone(pair):
         is_readable(here, 5)
         time.sleep(0.05)  # its mail is in our queue before it goes
     time.sleep(0.05)
-    arrivals = drain_until(here, downs)
+    arrivals = drain_until(here, any_down)
     assert [type(arrival) for arrival in arrivals] == [Mail, LinkDown]
 
 
-def test_a_suspect_is_asked_again_until_the_proof_is_there(pair):
+def test_a_suspect_is_asked_again_until_the_proof_is_there(pair: Pair) -> None:
     here, _ = pair
     with ZmqChannel() as brief:
         link = connect(brief, here)
         listener = here._listener
+        assert listener is not None
         here._epoll.unregister(listener.monitor.getsockopt(zmq.FD))  # only the timer tells now
         listener._suspect([listener._guests.by_link[link]])
         assert is_readable(here, 1)
         assert not drain(here)
         assert not drain(brief)
-    assert downs(drain_until(here, downs, 1)) == {link}
+    assert downs(drain_until(here, any_down, 1)) == {link}
 
 
-def test_a_live_suspect_is_soon_left_alone_and_hears_nothing(pair):
+def test_a_live_suspect_is_soon_left_alone_and_hears_nothing(pair: Pair) -> None:
     here, there = pair
     link = connect(here, there)
     listener = there._listener
+    assert listener is not None
     listener._suspect([listener._guests.by_link[link]])
     while listener._suspects:
         assert is_readable(there, 1)
         assert not drain(there)
     assert there.send(link, [HEADER, b"after the pings"])
-    assert [mail.frames[1] for mail in drain_until(here, bool)] == [b"after the pings"]
+    arrivals = drain_until(here, bool)
+    assert [mail.frames[1] for mail in mails(arrivals)] == [b"after the pings"]
+    assert len(arrivals) == 1
     assert here.dropped == 0
 
 
-def test_others_stay_when_descriptors_are_reused(pair):
+def test_others_stay_when_descriptors_are_reused(pair: Pair) -> None:
     here, stays = pair
     kept = connect(stays, here)
     for _ in range(10):
@@ -300,7 +320,7 @@ def test_others_stay_when_descriptors_are_reused(pair):
     assert drain(stays) == []
 
 
-def test_close_is_bounded_with_unsent_data():
+def test_close_is_bounded_with_unsent_data() -> None:
     with ZmqChannel("127.0.0.1") as there:
         here = ZmqChannel()
         connect(here, there)
@@ -321,7 +341,7 @@ def test_close_is_bounded_with_unsent_data():
         os.urandom(5000),
     ],
 )
-def test_garbage_from_a_raw_socket_does_no_harm(pair, garbage):
+def test_garbage_from_a_raw_socket_does_no_harm(pair: Pair, garbage: bytes) -> None:
     here, there = pair
     back = connect(here, there)
     host, port = there.address[len("tcp://") :].split(":")
@@ -334,7 +354,7 @@ def test_garbage_from_a_raw_socket_does_no_harm(pair, garbage):
     assert [mail.frames[1] for mail in mails(seen) if mail.link == back] == [b"well"]
 
 
-def test_a_handshake_that_is_none_is_counted(pair):
+def test_a_handshake_that_is_none_is_counted(pair: Pair) -> None:
     here, _ = pair
     host, port = here.address[len("tcp://") :].split(":")
     with socket.create_connection((host, int(port))) as raw:
@@ -344,7 +364,7 @@ def test_a_handshake_that_is_none_is_counted(pair):
             drain(here)
 
 
-def test_a_child_process_cannot_close_its_parents_channel(pair):
+def test_a_child_process_cannot_close_its_parents_channel(pair: Pair) -> None:
     here, there = pair
     back = connect(here, there)
     child = os.fork()
@@ -357,7 +377,7 @@ def test_a_child_process_cannot_close_its_parents_channel(pair):
     assert take_mail(here)[0].frames[1] == b"unharmed"
 
 
-def test_a_closed_channel_refuses_to_dial_and_bind():
+def test_a_closed_channel_refuses_to_dial_and_bind() -> None:
     channel = ZmqChannel("127.0.0.1", bind=False)
     channel.close()
     with pytest.raises(ClosedError):
@@ -367,14 +387,14 @@ def test_a_closed_channel_refuses_to_dial_and_bind():
     assert channel.fileno() == -1
 
 
-def test_an_unclosed_channel_warns():
+def test_an_unclosed_channel_warns() -> None:
     channel = ZmqChannel("127.0.0.1")
     with pytest.warns(ResourceWarning, match="unclosed"):
         channel.__del__()
     channel.close()
 
 
-def test_a_full_table_of_guests_gives_up_the_oldest_idle_one():
+def test_a_full_table_of_guests_gives_up_the_oldest_idle_one() -> None:
     guests = Guests(limit=3)
     busy, idle, third = (Guest(b"%d" % number, number) for number in range(3))
     assert [guests.admit(guest) for guest in (busy, idle, third)] == [None] * 3
@@ -384,7 +404,7 @@ def test_a_full_table_of_guests_gives_up_the_oldest_idle_one():
     assert guests.of_descriptor(1) == []
 
 
-def test_a_bounded_table_tells_whom_it_gave_up_and_knows_them_again():
+def test_a_bounded_table_tells_whom_it_gave_up_and_knows_them_again() -> None:
     with ZmqChannel("127.0.0.1", max_links=2) as here:
         peers = [ZmqChannel() for _ in range(3)]
         first = connect(peers[0], here)
@@ -392,13 +412,13 @@ def test_a_bounded_table_tells_whom_it_gave_up_and_knows_them_again():
         peers[2].dial(here.address)
         until_up(peers[2], here.address)
         peers[2].send(here.address, [HEADER, b"third"])
-        assert downs(drain_until(here, downs)) == {first}
+        assert downs(drain_until(here, any_down)) == {first}
         assert peers[0].send(here.address, [HEADER, b"back"])
         assert take_mail(here)[0].link == first
         for peer in peers:
             peer.close()
 
 
-def test_the_package_does_not_hide_the_real_zmq():
+def test_the_package_does_not_hide_the_real_zmq() -> None:
     assert "stagelink" not in Path(zmq.__file__).parts
     assert hasattr(zmq, "ROUTER")

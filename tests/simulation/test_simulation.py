@@ -6,6 +6,7 @@ To see one again: ``python -m tests.simulation.world SEED 1``.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.simulation.world import SimulationError, World
@@ -13,12 +14,18 @@ from tests.simulation.world import SimulationError, World
 from stagelink.core.gets import Gets
 from stagelink.core.ledger import Ledger
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagelink.core.events import Action
+    from stagelink.core.handshake.fetch import Fetch
+
 BLOCKS = 20
 SEEDS = int(os.environ.get("STAGELINK_SEEDS", "600"))
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_no_story_ends_badly(block):
+def test_no_story_ends_badly(block: int) -> None:
     for seed in range(block, SEEDS, BLOCKS):
         World(seed).run()
 
@@ -33,20 +40,20 @@ def test_no_story_ends_badly(block):
         pytest.param(2724, id="a get that drains has no deadline left in the same tick"),
     ],
 )
-def test_a_story_that_once_ended_badly_ends_well(seed):
+def test_a_story_that_once_ended_badly_ends_well(seed: int) -> None:
     World(seed).run()
 
 
-def test_a_seed_replays_exactly():
+def test_a_seed_replays_exactly() -> None:
     first, second = World(7).run(), World(7).run()
     assert (first.steps, list(first.trace)) == (second.steps, list(second.trace))
 
 
-def _free_at_once(gets, fetch, reason, detail, out):
+def _free_at_once(gets: Gets, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
     gets.fail(fetch, reason, detail, out)
 
 
-def _not_pinned(ledger, generation, reader):
+def _not_pinned(ledger: Ledger, generation: int, reader: str) -> None:
     entry = ledger.entries[generation]
     ledger.entries[generation] = entry._replace(holders=(*entry.holders, reader))
 
@@ -59,7 +66,9 @@ def _not_pinned(ledger, generation, reader):
         pytest.param(Ledger, "lease", _not_pinned, id="lease without pinning the bytes"),
     ],
 )
-def test_a_broken_machine_is_caught_within_200_seeds(monkeypatch, owner, name, broken):
+def test_a_broken_machine_is_caught_within_200_seeds(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, broken: Callable[..., None]
+) -> None:
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(SimulationError, match=r"seed \d+"):
         for seed in range(200):
