@@ -97,7 +97,7 @@ class Incoming:
         self._gets.now_s = now_s
         source = self._source(command.address, command.source, out)
         key, ticket = command.key, command.ticket
-        if self._fails_at_once(source, key, ticket, out):
+        if self._fails_at_once(source, command, out):
             return
         if self._gets.adopt(source, command, out):
             return
@@ -120,7 +120,7 @@ class Incoming:
         self._gets.now_s = now_s
         source = self._source(command.address, command.source, out)
         ticket, key = command.ticket, command.key
-        if self._fails_at_once(source, key, ticket, out):
+        if self._fails_at_once(source, command, out):
             return
         if self._gets.landed(source, key, ticket, out):
             return
@@ -428,7 +428,15 @@ class Incoming:
             source = self.sources[address] = Source(address, stage)
         if source.session.state == IDLE:
             source.dial(out)
+        elif source.stage != stage and not source.met and not self._awaited(source):
+            # Asked by another name before, in vain: the address may well be this stage's.
+            source.stage = stage
+            if source.session.state in {GREETING, ATTACHING, DECLINED}:
+                self._greet(source, self._gets.now_s, out)
         return source
+
+    def _awaited(self, source: Source) -> bool:
+        return any(fetch.address == source.address for fetch in self.fetches.all())
 
     def _follows(self, source: Source, session: int) -> bool:
         state = source.session.state
@@ -513,17 +521,18 @@ class Incoming:
             if fetch is not None and fetch.state not in {HELD, DRAINING}:
                 self._gets.give_up(fetch, reason.value, detail, out)
 
-    def _fails_at_once(self, source: Source, key: str, ticket: int, out: list[Action]) -> bool:
+    def _fails_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
         """Answer a call whose end is known already."""
-        if source.session.state == DECLINED:
-            failure = Failure(Reason.DECLINED.value, source.detail, source.label)
-            out.append(Complete(ticket, failure))
-            return True
-        reason, detail = source.recent.get(key, ("", ""))
-        if reason in _FINAL:
-            out.append(Complete(ticket, Failure(reason, detail, source.label)))
-            return True
-        return False
+        reason, detail = source.recent.get(command.key, ("", ""))
+        if command.source != source.stage:
+            reason = Reason.DECLINED.value
+            detail = f"the address is that of stage {source.stage!r}, not {command.source!r}"
+        elif source.session.state == DECLINED:
+            reason, detail = Reason.DECLINED.value, source.detail
+        elif reason not in _FINAL:
+            return False
+        out.append(Complete(command.ticket, Failure(reason, detail, source.label)))
+        return True
 
     def _ask_if_forgotten(self, source: Source, key: str, out: list[Action]) -> None:
         if source.inbox.forgot and source.inbox.get(key) is None:

@@ -73,14 +73,21 @@ def deadline(now_s: float, timeout_s: float) -> float:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
         msg = f"a timeout is a number of seconds, not {timeout_s!r}"
         raise ConfigError(msg, remedy="pass seconds, or None for the policy's default")
-    if not isfinite(timeout_s) or timeout_s < 0:
+    if not _finite(timeout_s) or timeout_s < 0:
         msg = f"a timeout of {timeout_s} s is not a wait that ends"
         raise ConfigError(msg, remedy="pass finite seconds, 0 or more")
     return now_s + timeout_s
 
 
+def _finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
 def _check_duration(name: str, value: object) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not isfinite(value) or value <= 0:  # type: ignore[arg-type, operator]
+    if not number or not _finite(value) or value <= 0:  # type: ignore[arg-type, operator]
         msg = f"timeout {name} is {value!r}, not a positive number of seconds"
         raise ConfigError(msg, remedy="pass finite seconds above 0")

@@ -53,7 +53,7 @@ def zmq_channel(context: BackendContext) -> ControlChannel:
 
     config = context.config
     return ZmqChannel(
-        None if config.role == "receiver" else config.host,
+        None if config.role == "receiver" or config.ipc is not None else config.host,
         config.zmq_port,
         ipc=config.ipc,
         advertise=config.advertise_host,

@@ -58,7 +58,7 @@ class Manager:
             reason = self.why_not(backend, context)
             if reason:
                 msg = f"backend {name!r} cannot work here: {reason}"
-                raise ConfigError(msg)
+                raise ConfigError(msg, remedy="put that right, or choose another backend")
             return [backend]
         ranked = sorted(
             (b for b in self.backends.values() if b.rank), key=lambda b: b.rank, reverse=True
@@ -68,7 +68,7 @@ class Manager:
         if not works:
             said = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "none is known"
             msg = f"no backend works here: {said}"
-            raise ConfigError(msg)
+            raise ConfigError(msg, remedy="put one of these right, or name a backend")
         best = works[0]
         return [b for b in works if (b.channel, b.provider) == (best.channel, best.provider)]
 

@@ -58,6 +58,9 @@ def prepare(shape: Sequence[int], dtype: object) -> Prepared:
         ConfigError: *shape* or *dtype* is none.
     """
     lengths = _check_shape(shape)
+    if dtype is None:
+        msg = "a dtype is needed"
+        raise ConfigError(msg, remedy="name one, for example 'bfloat16'")
     if _is_torch(dtype):
         from stagelink.adapters.msgspec import tensors  # noqa: PLC0415 - torch is heavy
 
@@ -70,8 +73,12 @@ def prepare(shape: Sequence[int], dtype: object) -> Prepared:
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    lengths = tuple(shape)
-    if any(type(length) is not int or length < 0 for length in lengths):
+    try:
+        lengths = tuple(shape)
+    except TypeError:
+        msg = f"a shape is a sequence of ints, not {shape!r:.80}"
+        raise ConfigError(msg, remedy="give one length per dimension") from None
+    if any(type(length) is not int or not 0 <= length < 1 << 63 for length in lengths):
         msg = f"a shape is made of ints from 0, not {lengths!r:.80}"
         raise ConfigError(msg, remedy="give one length per dimension")
     return lengths

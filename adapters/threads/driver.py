@@ -90,7 +90,9 @@ class Parts(NamedTuple):
 class Driver:
     """Performs the endpoint's orders and feeds it facts, from any number of threads."""
 
-    def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(  # noqa: PLR0915 - one field each
+        self, parts: Parts, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.parts = parts
         self.clock = clock
         self.malformed = 0
@@ -369,8 +371,10 @@ class Driver:
     def _send(self, action: Send) -> None:
         try:
             frames = self.parts.codec.encode(action.message)
-        except Exception as error:  # noqa: BLE001 - a gap, which makes the receiver greet again
-            log.error("message_dropped", link=action.link, cause=f"{type(error).__name__}: {error}")
+        except Exception as error:
+            log.exception(
+                "message_dropped", link=action.link, cause=f"{type(error).__name__}: {error}"
+            )
             return
         waiting = self._stalled.get(action.link)
         if waiting:

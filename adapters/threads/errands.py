@@ -42,8 +42,8 @@ class Errands:
         while (errand := self._queue.get()) is not None:
             try:
                 errand()
-            except Exception as error:  # noqa: BLE001 - whoever waits for the next must get it
-                log.error("errand_failed", cause=f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001, PERF203 - whoever waits for the next must get it
+                log.warning("errand_failed", cause=f"{type(error).__name__}: {error}")
 
 
 def error_of(call: Callable[[], None]) -> str:

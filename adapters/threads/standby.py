@@ -101,7 +101,7 @@ class Standby:
             try:
                 self._serve(driver)
             except Exception as error:  # noqa: BLE001 - without this thread every wait would hang
-                log.error("standby_failed", cause=f"{type(error).__name__}: {error}")
+                log.warning("standby_failed", cause=f"{type(error).__name__}: {error}")
                 self.nap(RETRY_S)
 
     def _serve(self, driver: Served) -> None:

@@ -40,9 +40,15 @@ def compose(settings: Mapping[str, Any]) -> Connector:
     context = BackendContext(secrets.token_bytes(16), config)
     chosen = manager.choose(config.backend, context)
     with ExitStack() as undo:
-        parts = _parts(manager, context, chosen, undo)
+        driver = Driver(_parts(manager, context, chosen, undo))
         undo.pop_all()
-    return Connector(config, Driver(parts), PayloadSerializer())
+    connector = Connector(config, driver, PayloadSerializer())
+    try:
+        connector.check_senders()
+    except BaseException:
+        connector.close()
+        raise
+    return connector
 
 
 def _parts(

@@ -19,6 +19,8 @@ _SIZE = re.compile(r"\s*(\d+)\s*(|[KMGT]i?B?|B)\s*\Z", re.IGNORECASE)
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZES = ("pool_bytes", "eager_limit", "inline_bytes", "alignment")
 PAGE = 4096
+MOST_EAGER = 1 << 30
+"""Bytes inside one announcement; a frame of the control channel holds them."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,12 +87,7 @@ def load_config(raw: Mapping[str, Any]) -> Config:
         ConfigError: names the field, its value and the remedy; a misspelt one gets a suggestion.
     """
     for name in raw:
-        if name not in Config.__struct_fields__:
-            near = get_close_matches(name, Config.__struct_fields__, 1)
-            known = ", ".join(Config.__struct_fields__)
-            remedy = f"did you mean {near[0]!r}?" if near else f"known settings: {known}"
-            msg = f"unknown setting {name!r}"
-            raise ConfigError(msg, remedy=remedy)
+        _refuse_unknown("setting", name, Config.__struct_fields__)
     sized = {name: _size(name, raw[name]) for name in _SIZES if name in raw}
     try:
         config = msgspec.convert({**raw, **sized}, Config)
@@ -125,7 +122,15 @@ def _check(config: Config) -> None:
         _at_least(name, getattr(config, name), 0)
     for name in ("max_writes", "readers"):
         _at_least(name, getattr(config, name), 1)
-    _ = config.policy
+    for name in ("replica", "rank"):
+        _at_most(name, getattr(config, name), (1 << 31) - 1)
+    _at_most("eager_limit", config.eager_limit, MOST_EAGER)
+    for name in config.timeouts:
+        _refuse_unknown("timeout", name, TimeoutPolicy._fields)
+    try:
+        _ = config.policy
+    except OverflowError:
+        _refuse("timeouts", config.timeouts, "pass finite seconds above 0")
 
 
 def _check_memory(config: Config) -> None:
@@ -133,7 +138,8 @@ def _check_memory(config: Config) -> None:
     if config.alignment & (config.alignment - 1):
         _refuse("alignment", config.alignment, "use a power of two, for example 4096")
     if config.pool_bytes < max(PAGE, config.alignment):
-        _refuse("pool_bytes", config.pool_bytes, f"use at least one page, {PAGE} bytes")
+        least = max(PAGE, config.alignment)
+        _refuse("pool_bytes", config.pool_bytes, f"use at least one page, {least} bytes")
     for name in ("send_share", "receive_share"):
         value = getattr(config, name)
         if not 0 <= value <= 1:
@@ -145,6 +151,20 @@ def _check_memory(config: Config) -> None:
 def _at_least(name: str, value: float, least: float) -> None:
     if not value >= least:
         _refuse(name, value, f"use {least} or more")
+
+
+def _at_most(name: str, value: float, most: float) -> None:
+    if not value <= most:
+        _refuse(name, value, f"use {most} or less")
+
+
+def _refuse_unknown(what: str, name: str, known: tuple[str, ...]) -> None:
+    """Suggest what a misspelt name may have meant."""
+    if name not in known:
+        near = get_close_matches(name, known, 1, 0.5)
+        remedy = f"did you mean {near[0]!r}?" if near else f"known {what}s: {', '.join(known)}"
+        msg = f"unknown {what} {name!r}"
+        raise ConfigError(msg, remedy=remedy)
 
 
 def _refuse(name: str, value: object, remedy: str) -> None:

@@ -7,6 +7,8 @@ Decisions are the core's, I/O and waiting the adapters'.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagelink.core.errors import (
@@ -15,6 +17,7 @@ from stagelink.core.errors import (
     Context,
     ForkedError,
     StagelinkError,
+    TransportError,
 )  # fmt: skip
 from stagelink.core.events import (
     Abandon,
@@ -25,6 +28,7 @@ from stagelink.core.events import (
     Poll,
     Publish,
     Published,
+    Release,
     Reserve,
     Withdraw,
 )  # fmt: skip
@@ -43,7 +47,7 @@ from stagelink.metrics import accounted, health_of
 from stagelink.payload import Draft, Payload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import TracebackType
 
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
     from stagelink.core.events import Event, Result
+    from stagelink.core.source import Source
     from stagelink.ports import Serializer
 
 
@@ -127,7 +132,8 @@ class Connector:
         with self._accounted(context):
             self._check_usable(sends=True)
             command = self._command(key, to, ttl, readers, replace)
-            return self._put(value, command, timeout, context)
+            wait_s = self._seconds(timeout, self._policy.put_s)
+            return self._put(value, command, wait_s, context)
 
     def alloc(self, shape: Sequence[int], dtype: object, *, timeout: float | None = None) -> Draft:
         """A block of the pool laid out as one tensor, to fill in place and put without a copy.
@@ -146,9 +152,11 @@ class Connector:
         with self._accounted(context):
             self._check_usable(sends=True)
             layout = prepare(shape, dtype)
-            block = self._reserve(layout.size, timeout, context)
-            buffer = self._memory(block)[: layout.size]
-            return Draft(self._driver, block, layout.size, buffer, layout.open(buffer))
+            wait_s = self._seconds(timeout, self._policy.put_s)
+            block = self._reserve(layout.size, wait_s, context)
+            with self._given_back(block):
+                buffer = self._memory(block)[: layout.size]
+                return Draft(self._driver, block, layout.size, buffer, layout.open(buffer))
 
     def withdraw(self, key: str, *, to: str) -> bool:
         """Take a published key back; False if no such key is live. Readers hear of it at once."""
@@ -191,9 +199,9 @@ class Connector:
             ConfigError: an argument is wrong, or no sender is known.
             ClosedError, ForkedError: the connector is not usable (here).
         """
+        self._check_usable(receives=True)
         command, context = self._wanted(key, source, timeout, metadata)
         with self._accounted(context):
-            self._check_usable(receives=True)
             return self._payload(key, self._call(command), context)
 
     def poll(
@@ -206,9 +214,9 @@ class Connector:
         Raises:
             The same as :meth:`get`, except DeadlineError.
         """
+        self._check_usable(receives=True)
         wanted, context = self._wanted(key, source, None, metadata)
         with self._accounted(context):
-            self._check_usable(receives=True)
             ticket = self._driver.tickets.new()
             command = Poll(ticket.number, wanted.address, wanted.source, key, wanted.deadline_s)
             result = self._driver.glance(command, ticket)
@@ -226,11 +234,22 @@ class Connector:
         """Get from this address from now on (of stage *source*, or by default)."""
         from stagelink.config import check_port  # noqa: PLC0415
 
-        address = f"tcp://{_bracketed(host)}:{check_port(port)}"
+        self._check_usable(receives=True)
+        if not isinstance(host, str):
+            msg = f"host {host!r} is no name or address"
+            raise ConfigError(msg, remedy="pass the sender's host as a string")
+        address = self._dialled(f"tcp://{_bracketed(host)}:{check_port(port)}")
         if source is None:
             self._sender = address
         else:
             self._senders[check_stage(source)] = address
+
+    def check_senders(self) -> None:
+        """Raise ConfigError unless every configured sender has an address that can be dialled."""
+        own = [self.endpoint] if self.endpoint else []
+        default = [] if self._sender is None else [self._sender]
+        for address in (*own, *default, *self._senders.values()):
+            self._dialled(address)
 
     # --- both ----------------------------------------------------------------------------
 
@@ -243,9 +262,10 @@ class Connector:
         self._check_usable()
         stages = self._driver.look(lambda e: list(e.outgoing.ledgers)) if to is None else [to]
         ended = sum(self.withdraw(key, to=stage) for stage in stages)
-        if source is not None or self._sender is not None or self._senders:
-            ended += self.reject(key, source=source)
-        return ended
+        if source is not None:
+            return ended + self.reject(key, source=source)
+        known = self._driver.look(lambda e: [(s.address, s.stage) for s in _sources(e)])
+        return ended + sum(self._end(key, *where, reject=True) for where in known)
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
@@ -287,12 +307,12 @@ class Connector:
         self,
         value: Any,  # noqa: ANN401
         command: Publish,
-        timeout: float | None,
+        wait_s: float,
         context: Context,
     ) -> Receipt:
         """Copy small values into the announcement, large ones into a block of the pool."""
         if isinstance(value, Draft):
-            size, block = value.size, value.take()
+            size, block = value.size, value.take(self._driver)
             return self._publish(command._replace(block=block), size, context)
         staged = self._serializer.stage(value)
         if staged.size <= self.config.eager_limit:
@@ -301,12 +321,9 @@ class Connector:
             receipt = self._try_inline(command._replace(body=bytes(body)), staged.size, context)
             if receipt is not None:
                 return receipt
-        block = self._reserve(staged.size, timeout, context)
-        try:
+        block = self._reserve(staged.size, wait_s, context)
+        with self._given_back(block):
             staged.write(self._memory(block)[: staged.size])
-        except BaseException:
-            self._driver.submit(Abandon(block))
-            raise
         return self._publish(command._replace(block=block), staged.size, context)
 
     def _try_inline(self, command: Publish, size: int, context: Context) -> Receipt | None:
@@ -339,10 +356,8 @@ class Connector:
             "instance": self._driver.parts.endpoint.settings.instance.hex(),
         }
 
-    def _reserve(self, size: int, timeout: float | None, context: Context) -> Block:
-        now_s = self._driver.clock()
-        deadline_s = deadline(now_s, self._policy.put_s if timeout is None else timeout)
-        result = self._call(Reserve(0, size, deadline_s))
+    def _reserve(self, size: int, wait_s: float, context: Context) -> Block:
+        result = self._call(Reserve(0, size, self._driver.clock() + wait_s))
         if isinstance(result, Refusal):
             raise capacity_error(result, context)
         if isinstance(result, Failure):
@@ -355,11 +370,27 @@ class Connector:
     ) -> Publish:
         who = self.config.readers if readers == "default" else readers
         wanted = self.config.on_duplicate == "replace" if replace is None else replace
+        if not isinstance(wanted, bool):
+            msg = f"replace is {replace!r}, not True, False or None"
+            raise ConfigError(msg, remedy="leave it out, for what on_duplicate says")
         life_s = self._seconds(ttl, self._policy.ttl_s)
         return Publish(0, to, key, 0, None, b"", "", check_readers(who), life_s, wanted)
 
     def _memory(self, block: Block) -> memoryview:
-        return self._driver.parts.memory.buffer[block.offset : block.offset + block.size]
+        try:
+            return self._driver.parts.memory.buffer[block.offset : block.offset + block.size]
+        except TransportError:
+            self._check_usable()  # closed meanwhile by another thread
+            raise
+
+    @contextmanager
+    def _given_back(self, block: Block) -> Iterator[None]:
+        """Give *block* back unless the body succeeds."""
+        try:
+            yield
+        except BaseException:
+            self._driver.submit(Abandon(block))
+            raise
 
     # --- get, step by step ---------------------------------------------------------------
 
@@ -388,7 +419,7 @@ class Connector:
                 msg = f"this metadata is of key {named!r} for stage {to!r}"
                 raise ConfigError(msg, remedy=f"get that key there, not {key!r} at {self.stage!r}")
             source = stage
-        address = fields.endpoint or self._where(source)[0]
+        address = self._dialled(fields.endpoint) if fields.endpoint else self._where(source)[0]
         if source is None:
             source = self._where(None)[1]
         return Get(
@@ -416,8 +447,13 @@ class Connector:
         assert isinstance(result, Delivery)
         buffer: Any = bytearray(result.body) if result.body is not None else None
         if buffer is None:
-            view = self._driver.view(result)
-            buffer = self._driver.views.open(view, result.size, result.handle)
+            try:
+                view = self._driver.view(result)
+                buffer = self._driver.views.open(view, result.size, result.handle)
+            except BaseException:
+                self._driver.submit(Release(result.handle))
+                self._check_usable()  # closed meanwhile by another thread
+                raise
         self._driver.counters.add(gets=1, bytes_got=result.size)
         return Payload(
             self._driver, self._serializer, buffer, result.handle,
@@ -438,9 +474,26 @@ class Connector:
         check_key(key)
         self._check_usable(receives=True)
         address, stage = self._where(source)
+        return self._end(key, address, stage, reject=reject)
+
+    def _end(self, key: str, address: str, stage: str, *, reject: bool) -> int:
         result = self._call(CancelKey(0, address, stage, key, reject))
+        if isinstance(result, Failure):
+            raise error_of(result, self._context(key, stage, self.stage))
         assert isinstance(result, int)
         return result
+
+    def _dialled(self, address: str) -> str:
+        """*address*, if it is well-formed: else ConfigError, before anything was dialled.
+
+        A scheme of which we know nothing is its channel's to judge.
+        """
+        scheme, found, _ = address.partition("://")
+        if not found or scheme in {"tcp", "ipc", "udp", "http"}:
+            from stagelink.adapters.zmq.address import check_dial  # noqa: PLC0415
+
+            check_dial(address)
+        return address
 
     # --- helpers -------------------------------------------------------------------------
 
@@ -463,7 +516,11 @@ class Connector:
             raise ConfigError(msg, remedy="open it with role='peer' to get as well")
 
     def _seconds(self, value: float | None, default: float) -> float:
-        return default if value is None else deadline(0.0, value)
+        try:
+            return default if value is None else deadline(0.0, value)
+        except OverflowError:
+            msg = "an integer too large for a float is not a wait that ends"
+            raise ConfigError(msg, remedy="pass finite seconds, 0 or more") from None
 
     def _accounted(self, context: Context) -> AbstractContextManager[None]:
         return accounted(self._driver.counters, context, self._driver.clock)
@@ -488,9 +545,10 @@ class MetadataFields(NamedTuple):
         Raises:
             ConfigError: a field has the wrong type or is out of range.
         """
-        endpoint = metadata.get("endpoint") or ""
-        if not endpoint and metadata.get("source_host") and metadata.get("source_port"):
-            endpoint = f"tcp://{_bracketed(metadata['source_host'])}:{metadata['source_port']}"
+        if not isinstance(metadata, Mapping):
+            msg = f"metadata is a dictionary, not {type(metadata).__name__}"
+            raise ConfigError(msg, remedy="pass receipt.metadata, unchanged")
+        endpoint = metadata.get("endpoint") or _endpoint_of(metadata)
         instance = metadata.get("instance") or ""
         numbers = [metadata.get(name, 0) for name in ("size", "generation")]
         for name, number in zip(("size", "generation"), numbers, strict=True):
@@ -513,6 +571,16 @@ class MetadataFields(NamedTuple):
         return cls(endpoint, metadata.get("key") or "", size, generation, raw or NO_INSTANCE)
 
 
+def _endpoint_of(metadata: Mapping[str, Any]) -> str:
+    """The endpoint that host and port make, empty unless both are given."""
+    host, port = metadata.get("source_host"), metadata.get("source_port")
+    if not host or not port:
+        return ""
+    if not isinstance(host, str):
+        _bad_field("source_host", host)
+    return f"tcp://{_bracketed(host)}:{port}"
+
+
 def check_readers(readers: object) -> int | tuple[str, ...] | None:
     """How many readers, or which.
 
@@ -521,12 +589,10 @@ def check_readers(readers: object) -> int | tuple[str, ...] | None:
     """
     if readers is None:
         return None
-    if isinstance(readers, int) and not isinstance(readers, bool) and readers > 0:
+    if isinstance(readers, int) and not isinstance(readers, bool) and 0 < readers < 1 << 31:
         return readers
-    if isinstance(readers, (set, frozenset, list, tuple)):
-        names = tuple(sorted({str(name) for name in readers}))
-        if names:
-            return names
+    if isinstance(readers, (set, frozenset, list, tuple)) and readers:
+        return tuple(sorted({check_stage(name) for name in readers}))
     msg = f"readers is {readers!r}, not a positive number, a set of identities or None"
     raise ConfigError(msg, remedy="use readers=1, readers={'talker/0/0', …} or readers=None")
 
@@ -538,6 +604,10 @@ def _bad_field(name: str, value: object) -> None:
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def _sources(endpoint: Endpoint) -> list[Source]:
+    return list(endpoint.incoming.sources.values())
 
 
 def _all_taken(endpoint: Endpoint) -> bool:

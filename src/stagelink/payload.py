@@ -118,12 +118,15 @@ class Draft:
         self.tensor = tensor
         self.size = size
 
-    def take(self) -> Block:
-        """The block, once: from now on it belongs to the put.
+    def take(self, driver: Driver) -> Block:
+        """The block, once: from now on it belongs to the put that *driver* performs.
 
         Raises:
-            LeaseError: it was put or given back before.
+            LeaseError: it was put or given back before, or is another connector's.
         """
+        if driver is not self._driver:
+            msg = "this buffer is of another connector's pool"
+            raise LeaseError(msg, remedy="alloc() it on the connector that puts it")
         block, self._block, self.tensor, self._buffer = self._block, None, None, None
         if block is None:
             msg = "this buffer has been put or given back already"
@@ -133,7 +136,7 @@ class Draft:
     def close(self) -> None:
         """Give the block back unless it was put. Twice is fine."""
         if self._block is not None:
-            self._driver.submit(Abandon(self.take()))
+            self._driver.submit(Abandon(self.take(self._driver)))
 
     def __enter__(self) -> Self:
         """Fill ``tensor``, then put the draft."""

@@ -15,6 +15,7 @@ import zmq
 from stagelink.adapters.zmq.address import check_dial, tcp_url
 from stagelink.adapters.zmq.channel import ZmqChannel
 from stagelink.adapters.zmq.guests import Guest, Guests
+from stagelink.adapters.zmq.sockets import descriptor_of
 from stagelink.core.errors import ClosedError, ConfigError
 from stagelink.plugins.conformance.channel import (
     HEADER,
@@ -283,7 +284,8 @@ def test_a_suspect_is_asked_again_until_the_proof_is_there(pair: Pair) -> None:
         link = connect(brief, here)
         listener = here._listener
         assert listener is not None
-        here._epoll.unregister(listener.monitor.getsockopt(zmq.FD))  # only the timer tells now
+        assert listener.monitor is not None
+        here._epoll.unregister(descriptor_of(listener.monitor))  # only the timer tells now
         listener._suspect([listener._guests.by_link[link]])
         assert is_readable(here, 1)
         assert not drain(here)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from model.machines import PAGE
+from tests.model.machines import PAGE
+
 from stagelink.core import events as ev
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from model.state import Write
-    from model.world import Draft
+    from tests.model.state import Write
+    from tests.model.world import Draft
 
 BENIGN, LATER, ADVERSE = 0, 1, 2
 """What a kind world does at once, what it does when nothing else is left, what it never does."""

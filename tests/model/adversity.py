@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from model.acts import ADVERSE, Move, deliver, write_fails
+from tests.model.acts import ADVERSE, Move, deliver, write_fails
+
 from stagelink.core import events as ev
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from model.state import State, Write
-    from model.world import Draft
+    from tests.model.state import State, Write
+    from tests.model.world import Draft
 
 
 def adversity(state: State) -> Iterator[Move]:

@@ -12,17 +12,17 @@ from hashlib import blake2b
 from marshal import dumps
 from typing import TYPE_CHECKING, NamedTuple
 
-from model.acts import ADVERSE
-from model.invariants import OF_AN_ENDPOINT, OF_THE_WORLD, quiescent
-from model.moves import apply, moves, nudge
-from model.state import State, Violation
-from model.world import World
+from tests.model.acts import ADVERSE
+from tests.model.invariants import OF_AN_ENDPOINT, OF_THE_WORLD, quiescent
+from tests.model.moves import apply, moves, nudge
+from tests.model.state import State, Violation
+from tests.model.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from model.acts import Move
-    from model.state import Bounds
+    from tests.model.acts import Move
+    from tests.model.state import Bounds
 
 PATIENCE = 300
 """Kind moves after which a state must have come to rest."""
@@ -208,7 +208,7 @@ def explore_all(
 
 def main() -> int:
     """Explore from the command line: names of worlds (or parts of them), and limits."""
-    from model.worlds import LARGE, SMALL
+    from tests.model.worlds import LARGE, SMALL
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="worlds whose name contains one of these")

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from model.machines import PAGE
-from model.state import Violation
+from tests.model.machines import PAGE
+from tests.model.state import Violation
+
 from stagelink.core.blocks import HELD, QUARANTINED, RESERVED, SEND
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.handshake import fetch as gets
 from stagelink.core.handshake.lease import DRAINING, OFFERED, QUEUED, WRITING
 
 if TYPE_CHECKING:
-    from model.state import State
-    from model.world import World
+    from tests.model.state import State
+    from tests.model.world import World
+
     from stagelink.core.handshake.fetch import Fetch
     from stagelink.core.ledger import Entry
     from stagelink.core.reader import Reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from model.acts import (
+from tests.model.acts import (
     ADVERSE,
     BENIGN,
     LATER,
@@ -14,17 +14,18 @@ from model.acts import (
     write_fails,
     write_lands,
 )  # fmt: skip
-from model.adversity import adversity
-from model.machines import FAR, PAGE, name
-from model.state import Violation
-from model.world import ADDRESS, PHANTOM, Draft
+from tests.model.adversity import adversity
+from tests.model.machines import FAR, PAGE, name
+from tests.model.state import Violation
+from tests.model.world import ADDRESS, PHANTOM, Draft
+
 from stagelink.core import events as ev
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from model.state import State
-    from model.world import World
+    from tests.model.state import State
+    from tests.model.world import World
 
 
 TIMERS = ("ack", "greet", "probe", "settle", "grace", "fence", "fetch", "budget", "ttl")

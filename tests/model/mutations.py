@@ -8,7 +8,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from model.state import Bounds
+from tests.model.state import Bounds
+
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.events import StartWrite
 from stagelink.core.handshake.fetch import DRAINING, HELD, Fetches

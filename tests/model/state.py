@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from model.machines import Kit
+from tests.model.machines import Kit
 
 
 class Bounds(NamedTuple):

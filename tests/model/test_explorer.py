@@ -7,15 +7,14 @@ from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 import pytest
-
-from model.explorer import explore_all
-from model.moves import apply, moves
-from model.state import Bounds
-from model.world import World
-from model.worlds import LARGE, SMALL
+from tests.model.explorer import explore_all
+from tests.model.moves import apply, moves
+from tests.model.state import Bounds
+from tests.model.world import World
+from tests.model.worlds import LARGE, SMALL
 
 if TYPE_CHECKING:
-    from model.state import State
+    from tests.model.state import State
 
 STATES = int(os.environ.get("STAGELINK_MODEL_STATES", "0"))
 """More than 0: explore the large worlds too, so many states of each."""

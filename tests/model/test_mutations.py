@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from model.explorer import Explorer
-from model.mutations import MUTATIONS, mutated
+from tests.model.explorer import Explorer
+from tests.model.mutations import MUTATIONS, mutated
 
 
 @pytest.mark.timeout(300)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from model.machines import PAGE, Machines, Post, name, names_for
-from model.state import Left, Put, State, View, Violation, Write
+from tests.model.machines import PAGE, Machines, Post, name, names_for
+from tests.model.state import Left, Put, State, View, Violation, Write
+
 from stagelink.core import events as ev
 from stagelink.core.errors import Reason
 from stagelink.core.messages import Hello, Report
@@ -20,7 +21,7 @@ from stagelink.core.values import HostCard, Identity, PlaneCard
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from model.state import Bounds
+    from tests.model.state import Bounds
 
 ADDRESS = "a"
 PHANTOM = b"x0"

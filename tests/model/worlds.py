@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.state import Bounds
+from tests.model.state import Bounds
 
 Table = dict[str, dict[str, Any]]
 

@@ -1,0 +1,172 @@
+"""Many threads on one connector, interrupted and closed under their hands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import stagelink
+from stagelink import ClosedError, StagelinkError
+from stagelink.core.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POOL = 4 << 20
+LARGE = bytes(100_000)
+PATIENCE_S = 10.0
+
+BACKENDS = ["shm", "shm-write", "memory"]
+
+
+def crowd(calls: list[Callable[[int], object]], rounds: Callable[[], bool]) -> list[BaseException]:
+    """Run every call on a thread of its own while *rounds*; what escaped from them."""
+    escaped: list[BaseException] = []
+
+    def run(number: int, call: Callable[[int], object]) -> None:
+        done = 0
+        while rounds():
+            try:
+                call(number * 1_000_000 + done)
+            except ClosedError:
+                return
+            except BaseException as error:
+                escaped.append(error)
+                return
+            done += 1
+
+    threads = [threading.Thread(target=run, args=item, daemon=True) for item in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert not any(thread.is_alive() for thread in threads), "a call hangs"
+    return escaped
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_threads_that_put_and_get_at_once_lose_nothing(backend: str) -> None:
+    tx = stagelink.open(stage="a", role="sender", backend=backend, pool_bytes=POOL)
+    rx = stagelink.open(
+        stage="b", role="receiver", backend=backend, pool_bytes=POOL, sender=tx.endpoint
+    )
+    until_s = time.monotonic() + 0.6
+
+    def exchange(number: int) -> None:
+        body = LARGE if number % 2 else b"small"
+        tx.put(str(number), body, to="b", timeout=PATIENCE_S)
+        with rx.get(str(number), source="a", timeout=PATIENCE_S) as payload:
+            assert len(payload.value) == len(body)
+
+    with tx, rx:
+        assert not crowd([exchange] * 6, lambda: time.monotonic() < until_s)
+        assert tx.drain(PATIENCE_S)
+        for connector in (tx, rx):
+            driver = connector._driver
+            assert not driver.tickets.all()
+            end_s = time.monotonic() + PATIENCE_S
+            while connector.health()["pool"]["free"] != POOL and time.monotonic() < end_s:
+                time.sleep(0.002)
+            assert connector.health()["pool"]["free"] == POOL
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("again", range(3))
+def test_calls_that_meet_a_close_end_with_closed_error(backend: str, again: int) -> None:
+    del again
+    tx = stagelink.open(stage="a", role="sender", backend=backend, pool_bytes=POOL)
+    rx = stagelink.open(
+        stage="b", role="receiver", backend=backend, pool_bytes=POOL, sender=tx.endpoint,
+        timeouts={"close_s": 0.3},
+    )  # fmt: skip
+
+    def put(number: int) -> None:
+        tx.put(str(number), LARGE, to="b", ttl=0.2, timeout=PATIENCE_S)
+
+    def get(number: int) -> None:
+        try:
+            rx.get(str(number), source="a", timeout=PATIENCE_S).close()
+        except StagelinkError as error:
+            if not isinstance(error, (stagelink.PeerError, stagelink.GoneError)):
+                raise
+
+    timers = [threading.Timer(0.1, c.close) for c in (rx, rx, tx, tx)]
+    for timer in timers:
+        timer.start()
+    escaped = crowd([put, put, get, get, lambda n: rx.poll(str(n), source="a")], lambda: True)
+    for timer in timers:
+        timer.join(PATIENCE_S)
+    unexpected = [e for e in escaped if not isinstance(e, stagelink.CapacityError)]
+    assert not unexpected
+    assert not {t.name for t in threading.enumerate()} & {"stagelink-standby"}
+
+
+def test_an_interrupted_get_gives_everything_back() -> None:
+    with (
+        stagelink.open(stage="a", role="sender", pool_bytes=POOL) as tx,
+        stagelink.open(stage="b", role="receiver", pool_bytes=POOL, sender=tx.endpoint) as rx,
+    ):
+        driver = rx._driver
+
+        def interrupted(timeout_s: float) -> None:
+            raise KeyboardInterrupt
+
+        wait, driver._wakeup.wait = driver._wakeup.wait, interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            rx.get("k", source="a", timeout=PATIENCE_S)
+        driver._wakeup.wait = wait  # type: ignore[method-assign]
+        assert not driver.tickets.all()
+        assert rx.health()["inbox"]["gets"] == 0
+        tx.put("k", LARGE, to="b")
+        rx.get("k", source="a", timeout=PATIENCE_S).close()
+
+
+def test_the_thread_that_stands_by_survives_what_it_meets() -> None:
+    with (
+        stagelink.open(stage="a", role="sender", pool_bytes=POOL) as tx,
+        stagelink.open(stage="b", role="receiver", pool_bytes=POOL, sender=tx.endpoint) as rx,
+    ):
+        driver = tx._driver
+        fail, failed = driver.poll_until, threading.Event()
+
+        def failing() -> float:
+            failed.set()
+            driver.poll_until = fail  # type: ignore[method-assign]
+            msg = "broken"
+            raise TransportError(msg)
+
+        driver.poll_until = failing  # type: ignore[method-assign]
+        driver._kick()
+        assert failed.wait(PATIENCE_S)
+        tx.put("k", LARGE, to="b")
+        rx.get("k", source="a", timeout=PATIENCE_S).close()
+
+
+def test_an_errand_that_fails_does_not_stop_the_next() -> None:
+    with stagelink.open(stage="a", role="sender", pool_bytes=POOL) as tx:
+        errands, done = tx._driver._errands, threading.Event()
+        errands.run(lambda: 1 // 0)  # type: ignore[arg-type]
+        errands.run(done.set)
+        assert done.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("backend", ["shm", "memory"])
+def test_an_unclosed_connector_ends_with_the_interpreter(backend: str) -> None:
+    script = f"""
+import threading, stagelink
+tx = stagelink.open(stage="a", role="sender", backend={backend!r}, pool_bytes={POOL})
+rx = stagelink.open(stage="b", role="receiver", backend={backend!r}, pool_bytes={POOL},
+                    sender=tx.endpoint)
+tx.put("k", bytes(100000), to="b")
+kept = rx.get("k", source="a", timeout=5.0).value
+threading.Thread(target=rx.get, args=("n",), kwargs={{"source": "a"}}, daemon=True).start()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, timeout=20, check=False, text=True
+    )
+    assert (run.returncode, run.stderr) == (0, "")
