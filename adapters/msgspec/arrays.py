@@ -80,7 +80,9 @@ def find_dtype(description: object) -> np.dtype[Any]:
         if isinstance(description, str):
             return _plain(description)
         dtype = descr_to_dtype(_tuples(description, depth=16))
-    except (ValueError, TypeError, KeyError, IndexError, SyntaxError, RecursionError) as error:
+    except (  # a warning where warnings are errors: numpy deprecates some spellings, as "a4"
+        ValueError, TypeError, KeyError, IndexError, SyntaxError, RecursionError, Warning,
+    ) as error:  # fmt: skip
         msg = f"{description!r:.80} is no dtype: {error}"
         raise PayloadError(msg) from error
     return _without_objects(dtype)
