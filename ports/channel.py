@@ -81,5 +81,8 @@ class ControlChannel(Protocol):
         ...
 
     def close(self) -> None:
-        """Close every socket without lingering; bounded (< 1 s), and twice is fine."""
+        """Close every socket; what was sent may take a moment to leave, bounded (< 1 s).
+
+        Twice is fine.
+        """
         ...

@@ -26,7 +26,7 @@ from stagelink.adapters.zmq.address import (
 )  # fmt: skip
 from stagelink.adapters.zmq.dialled import Dialled
 from stagelink.adapters.zmq.listener import Listener
-from stagelink.adapters.zmq.sockets import Limits, descriptor_of, translating_errors
+from stagelink.adapters.zmq.sockets import LAST_WORDS_MS, Limits, descriptor_of, translating_errors
 from stagelink.core.errors import ClosedError, ConfigError
 
 if TYPE_CHECKING:
@@ -218,7 +218,10 @@ class ZmqChannel:
         return -1 if self._closed else self._epoll.fileno()
 
     def close(self) -> None:
-        """Close every socket without lingering. Twice is fine, and in a forked child nothing."""
+        """Close every socket; what was sent last has a moment to leave (a peer counts on it).
+
+        Bounded by that moment. Twice is fine, and in a forked child it does nothing.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -232,7 +235,7 @@ class ZmqChannel:
         self._ready.clear()
         self._hot.clear()
         self._epoll.close()
-        self._context.destroy(linger=0)
+        self._context.destroy(linger=LAST_WORDS_MS)
 
     def __enter__(self) -> ZmqChannel:  # noqa: PYI034 - typing has no Self in 3.10
         """The channel itself; leaving closes it."""

@@ -45,12 +45,16 @@ class Limits(NamedTuple):
     max_links: int
 
 
+LAST_WORDS_MS = 200
+"""How long queued messages may take to leave at close: they say what was consumed."""
+
+
 def open_socket(context: Context, kind: int, limits: Limits, *, ipv6: bool) -> Socket:
-    """A socket of *kind* that bounds its queues, never lingers and beats its heart."""
+    """A socket of *kind* that bounds its queues, lingers for last words and beats its heart."""
     opened = context.socket(kind)
     timeout_ms = round(limits.heartbeat_timeout_s * 1000)
     options = {
-        zmq.LINGER: 0,
+        zmq.LINGER: LAST_WORDS_MS,
         zmq.IPV6: int(ipv6),
         zmq.SNDHWM: limits.high_water_mark,
         zmq.RCVHWM: limits.high_water_mark,
