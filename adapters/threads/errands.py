@@ -34,9 +34,11 @@ class Errands:
 
     def stop(self) -> None:
         """End the thread after what it is doing; bounded by half a second."""
-        if self._thread is not None:
+        with self._starting:  # a thread that is just being started can be joined only after
+            thread = self._thread
+        if thread is not None:
             self._queue.put(None)
-            self._thread.join(0.5)
+            thread.join(0.5)
 
     def _loop(self) -> None:
         while (errand := self._queue.get()) is not None:
