@@ -42,13 +42,7 @@ def compose(settings: Mapping[str, Any]) -> Connector:
     with ExitStack() as undo:
         driver = Driver(_parts(manager, context, chosen, undo))
         undo.pop_all()
-    connector = Connector(config, driver, PayloadSerializer())
-    try:
-        connector.check_senders()
-    except BaseException:
-        connector.close()
-        raise
-    return connector
+    return Connector(config, driver, PayloadSerializer())
 
 
 def _parts(
@@ -62,6 +56,8 @@ def _parts(
     undo.callback(memory.close)
     channel: ControlChannel = manager.channel(first.channel, context)
     undo.callback(channel.close)
+    for address in (*filter(None, [channel.address]), *config.addresses):
+        channel.check(address)
     planes: dict[str, DataPlane] = {}
     for backend in chosen:
         plane: DataPlane = manager.build(backend.plane, context)
