@@ -76,7 +76,7 @@ def test_large_messages_are_let_go_long_before_the_deadline_of_their_get() -> No
     size = 8 * MIB
     with opening("shm") as open_:
         sender, receiver = pair(open_, eager_limit=16 * MIB, inline_bytes=64 * MIB)
-        value = bytes(size)
+        value, before = bytes(size), 0
         for number in range(25):
             if number == 5:
                 before = resident_kib()
