@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import addressof, c_char, c_ubyte, memmove
 from math import prod
+from struct import Struct
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -15,6 +16,7 @@ from stagelink.core.errors import PayloadError
 # Extension codes of the header. Numbers are never given twice.
 TUPLE, MAP, BIG_INT = 1, 2, 3
 BYTEARRAY, MEMORYVIEW, NUMPY_SCALAR = 4, 5, 6
+SET, FROZENSET, COMPLEX, OBJECT, ENUM = 7, 8, 9, 10, 11
 FAR_BYTES, FAR_BYTEARRAY, FAR_MEMORYVIEW, TENSOR, ARRAY = 16, 17, 18, 19, 20
 
 DEPTH_LIMIT = 100
@@ -68,3 +70,6 @@ def count_items(shape: tuple[int, ...], item_bytes: int, nbytes: int) -> int:
         msg = f"shape {shape} of {item_bytes} byte items needs {count * item_bytes} bytes"
         raise PayloadError(msg + f", its buffer has {nbytes}")
     return count
+
+
+complex_bits = Struct("<dd")

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from msgspec.msgpack import Ext
 
+from stagelink.adapters.msgspec import classes
 from stagelink.adapters.msgspec import leaves as lv
-from stagelink.adapters.msgspec.leaves import DEPTH_LIMIT, Leaf, Writer, encode, write_bytes
+from stagelink.adapters.msgspec.leaves import (
+    DEPTH_LIMIT,
+    Leaf,
+    Writer,
+    complex_bits,
+    encode,
+    write_bytes,
+)
 from stagelink.adapters.msgspec.libraries import arrays, tensors
 from stagelink.adapters.msgspec.paths import Path, render
 from stagelink.core.errors import PayloadError
@@ -66,6 +75,15 @@ def _pack_tuple(walk: Walk, value: tuple[Any, ...], path: Path, depth: int) -> E
     return Ext(lv.TUPLE, encode(_pack_items(walk, value, path, depth)))
 
 
+def _pack_set(walk: Walk, value: set[Any] | frozenset[Any], path: Path, depth: int) -> Ext:
+    code = lv.SET if type(value) is set else lv.FROZENSET
+    return Ext(code, encode(_pack_items(walk, list(value), path, depth)))
+
+
+def _pack_complex(_walk: Walk, value: complex, _path: Path, _depth: int) -> Ext:
+    return Ext(lv.COMPLEX, complex_bits.pack(value.real, value.imag))
+
+
 def _pack_dict(walk: Walk, value: dict[Any, Any], path: Path, depth: int) -> Any:  # noqa: ANN401
     plain = () if walk.careful else PLAIN
     packed = {
@@ -76,9 +94,11 @@ def _pack_dict(walk: Walk, value: dict[Any, Any], path: Path, depth: int) -> Any
         return packed
     flat = []
     for key, item in packed.items():
-        if type(key) not in KEYS:
+        if type(key) not in KEYS and not isinstance(key, Enum):
             msg = f"{render(path)}: a key {key!r:.40} of {type(key)} cannot be serialized"
-            raise PayloadError(msg, remedy="use str, int, float, bool, bytes, None or tuples")
+            raise PayloadError(
+                msg, remedy="use str, int, float, bool, bytes, None, enum members or tuples"
+            )
         flat += [walk.pack(key, (path, key), depth + 1), item]
     return Ext(lv.MAP, encode(flat))
 
@@ -132,6 +152,9 @@ def _find_packer(value: Any, path: Path) -> Packer:  # noqa: ANN401
             if type(value) is base:
                 PACKERS[base] = packer
             return packer
+    own = classes.packer(type(value))
+    if own is not None:
+        return own
     msg = f"{render(path)}: {type(value)} cannot be serialized"
     raise PayloadError(msg, remedy=_advice(value))
 
@@ -150,14 +173,12 @@ ADVICE: tuple[tuple[Any, str], ...] = (
         (dict, list, str, bytes, int, float),
         "pass a plain dict, list, str, bytes, int or float of it",
     ),
-    (tuple, "pass tuple(...) or ._asdict() of it"),
-    ((set, frozenset), "pass a sorted list of it"),
-    (complex, "pass numpy.complex128(...) of it"),
+    ((tuple, set, frozenset), "pass a plain tuple, set or list of it"),
 )
 PACKERS: dict[type, Packer] = {
     list: _pack_items, tuple: _pack_tuple, dict: _pack_dict,
     bytes: _pack_bytes, bytearray: _pack_bytearray,
-    memoryview: _pack_memoryview,
+    memoryview: _pack_memoryview, set: _pack_set, frozenset: _pack_set, complex: _pack_complex,
 }  # fmt: skip
 FOREIGN: tuple[tuple[str, str, Callable[[], Packer]], ...] = (
     ("torch", "Tensor", lambda: tensors().pack),

@@ -10,12 +10,18 @@ Path = Union["tuple[Path, object]", None]
 """The way from the value to a field: made of the way to its container, rendered only in errors."""
 
 
+class Field(str):
+    """A step to an attribute; any other step is to an item."""
+
+    __slots__ = ()
+
+
 def render(path: Path) -> str:
     """*path* as one would write it in Python, the whole being ``value``."""
     steps = []
     while path is not None:
         path, step = path
-        steps.append(f"[{step!r:.60}]")
+        steps.append(f".{step}" if isinstance(step, Field) else f"[{step!r:.60}]")
     return "value" + "".join(reversed(steps))
 
 

@@ -56,13 +56,15 @@ def _copy(tensor: torch.Tensor, target: memoryview, offset: int) -> None:
 
 
 def pack(walk: Walk, tensor: torch.Tensor, path: Path, _depth: int) -> Ext:
-    """The header's words for *tensor*; its bytes become a leaf.
+    """The header's words for *tensor*; its bytes become a leaf, and its gradient stays here.
 
     Raises:
         PayloadError: they are not the whole of it, or not in host memory.
     """
+    if tensor.requires_grad or type(tensor) is torch.nn.Parameter:
+        tensor = tensor.detach()
     name = NAMES.get(tensor.dtype)
-    if type(tensor) is not torch.Tensor or tensor.requires_grad or not tensor.is_cpu or not name:
+    if type(tensor) is not torch.Tensor or not tensor.is_cpu or name is None:
         raise at(path, _refusal(tensor))
     shape = tensor.shape
     if tensor.layout is not torch.strided or len(shape) > DIMENSION_LIMIT:
@@ -145,11 +147,12 @@ def _lazy(tensor: torch.Tensor) -> bool:
 
 
 def _refusal(tensor: torch.Tensor) -> PayloadError:
-    if tensor.requires_grad:
-        return PayloadError("a tensor that requires grad", remedy="pass .detach() of it")
     if type(tensor) is not torch.Tensor:
-        remedy = "pass .as_subclass(torch.Tensor), or .detach() of a Parameter"
+        remedy = "pass .as_subclass(torch.Tensor) of it"
         return PayloadError(f"{type(tensor)} cannot be serialized", remedy=remedy)
+    if tensor.is_meta:
+        remedy = "put its shape and dtype instead: it has no values"
+        return PayloadError("a tensor on meta", remedy=remedy)
     if not tensor.is_cpu:
         return PayloadError(f"a tensor on {tensor.device}", remedy="pass .cpu() of it")
     if tensor.layout is not torch.strided:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.msgpack import decode
 
 from stagelink.adapters.msgspec import leaves as lv
-from stagelink.adapters.msgspec.leaves import DEPTH_LIMIT
+from stagelink.adapters.msgspec.classes import unpack_enum, unpack_object
+from stagelink.adapters.msgspec.leaves import DEPTH_LIMIT, complex_bits
 from stagelink.adapters.msgspec.libraries import arrays, tensors
 from stagelink.core.errors import PayloadError
 
@@ -106,6 +107,11 @@ UNPACKERS: dict[int, Callable[[Load, memoryview], Any]] = {
     lv.TENSOR: _first_tensor,
     lv.ARRAY: _first_array,
     lv.TUPLE: lambda load, data: tuple(load.items(data)),
+    lv.SET: lambda load, data: set(load.items(data)),
+    lv.FROZENSET: lambda load, data: frozenset(load.items(data)),
+    lv.COMPLEX: lambda _, data: complex(*complex_bits.unpack(data)),
+    lv.OBJECT: unpack_object,
+    lv.ENUM: unpack_enum,
     lv.MAP: _map,
     lv.BIG_INT: _big_int,
     lv.BYTEARRAY: lambda _, data: bytearray(data),
