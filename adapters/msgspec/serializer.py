@@ -37,14 +37,18 @@ class PayloadSerializer:
             header = encode(walk.pack(value, None, 0))
         return Staged(header, walk.leaves, walk.buffers)
 
-    def load(self, buffer: Any, size: int) -> Any:  # noqa: ANN401 - any buffer, any value
+    def load(self, buffer: Any, size: int, *, writable: bool = True) -> Any:  # noqa: ANN401
         """The value in the first *size* bytes of *buffer*.
 
         Tensors, arrays and memoryviews are views that keep *buffer* alive; bytes and bytearrays
-        are copies.
+        are copies. Unless *writable*, arrays and memoryviews are read-only, and tensors copies.
 
         Raises:
             PayloadError: the bytes are no payload, or are of another version.
         """
         view = memoryview(buffer).cast("B")
-        return Load(buffer, view, payload.parse(view, size), self._readonly_views).value()
+        if not writable:
+            view = view.toreadonly()
+        layout = payload.parse(view, size)
+        exporter = view if view.readonly else buffer
+        return Load(exporter, view, layout, self._readonly_views).value()

@@ -176,6 +176,38 @@ def test_read_only_memory_gives_read_only_arrays_and_copied_tensors() -> None:
     assert torch.equal(SERIALIZER.load(data, len(data))[0], torch.arange(9))
 
 
+def test_what_others_read_too_cannot_be_written() -> None:
+    buffer = write([torch.arange(9), np.arange(9), memoryview(bytes(300)), {"z": np.zeros(0)}])
+    before = bytes(buffer)
+    tensor, array, view, _ = SERIALIZER.load(buffer, len(buffer), writable=False)
+
+    tensor.zero_()
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    with pytest.raises(ValueError, match=r"WRITEABLE|writeable"):
+        array.flags.writeable = True
+    with pytest.raises(TypeError, match="read-only"):
+        view[0] = 1
+    assert bytes(buffer) == before
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_read_only_views_share_the_buffer_and_keep_it_alive(kept: int) -> None:
+    buffer = write([torch.arange(9), np.arange(9)])
+    gone = weakref.ref(buffer)
+    loaded = PayloadSerializer(readonly_views=True).load(buffer, len(buffer), writable=False)
+    buffer[-72] = buffer[-72 - 128] = 7  # the first items of both
+    part = loaded[kept][:2]
+    del loaded, buffer
+    gc.collect()
+
+    assert gone() is not None
+    assert part[0] == 7
+    del part
+    gc.collect()
+    assert gone() is None
+
+
 def test_gaps_carry_no_old_bytes() -> None:
     value = [
         torch.ones(3, dtype=torch.uint8),
