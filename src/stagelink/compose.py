@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.wire import WireCodec
 from stagelink.adapters.threads import Driver, Parts
+from stagelink.adapters.wrap import Integrity
 from stagelink.config import load_config
 from stagelink.connector import Connector
 from stagelink.core.endpoint import Endpoint
@@ -39,10 +40,11 @@ def compose(settings: Mapping[str, Any]) -> Connector:
     manager = Manager()
     context = BackendContext(secrets.token_bytes(16), config)
     chosen = manager.choose(config.backend, context)
+    integrity = Integrity(config.integrity)
     with ExitStack() as undo:
         driver = Driver(_parts(manager, context, chosen, undo))
         undo.pop_all()
-    connector = Connector(config, driver, PayloadSerializer())
+    connector = Connector(config, driver, PayloadSerializer(), integrity)
     try:
         connector.check_senders()
     except BaseException:

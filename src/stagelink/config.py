@@ -44,6 +44,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         max_writes: writes posted at once.
         readers: how many readers a put has unless it says so.
         on_duplicate: what a put does with a live key: ``error`` or ``replace``.
+        integrity: ``xxh3`` puts a digest behind every payload; empty: none. Needs xxhash.
         sender: the endpoint to get from.
         senders: endpoints to get from, by stage.
         shm_dir: the mount for shared memory.
@@ -69,6 +70,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_writes: int = 16
     readers: int = 1
     on_duplicate: Literal["error", "replace"] = "error"
+    integrity: Literal["", "xxh3"] = ""
     sender: str | None = None
     senders: dict[str, str] = msgspec.field(default_factory=dict)
     shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory

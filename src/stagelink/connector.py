@@ -16,6 +16,7 @@ from stagelink.core.errors import (
     ConfigError,
     Context,
     ForkedError,
+    Reason,
     StagelinkError,
     TransportError,
 )  # fmt: skip
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stagelink.adapters.threads import Driver
+    from stagelink.adapters.wrap import Integrity
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
     from stagelink.core.events import Event, Result
@@ -79,10 +81,13 @@ class Connector:
     idempotent.
     """
 
-    def __init__(self, config: Config, driver: Driver, serializer: Serializer) -> None:
+    def __init__(
+        self, config: Config, driver: Driver, serializer: Serializer, integrity: Integrity
+    ) -> None:
         self.config = config
         self._driver = driver
         self._serializer = serializer
+        self._integrity = integrity
         self._policy = driver.parts.endpoint.settings.policy
         self._senders = dict(config.senders)
         self._sender = config.sender
@@ -152,10 +157,11 @@ class Connector:
             self._check_usable(sends=True)
             layout = prepare(shape, dtype)
             wait_s = self._seconds(timeout, self._policy.put_s)
-            block = self._reserve(layout.size, wait_s, context)
+            size = layout.size + self._integrity.tail
+            block = self._reserve(size, wait_s, context)
             with self._given_back(block):
                 buffer = self._memory(block)[: layout.size]
-                return Draft(self._driver, block, layout.size, buffer, layout.open(buffer))
+                return Draft(self._driver, block, size, buffer, layout.open(buffer))
 
     def withdraw(self, key: str, *, to: str) -> bool:
         """Take a published key back; False if no such key is live. Readers hear of it at once."""
@@ -194,7 +200,9 @@ class Connector:
             GoneError: it expired, was withdrawn or taken, or the producer failed (``reason``).
             PeerError: the sender is unreachable, gone, restarted or refuses us (``reason``).
             CapacityError: it can never fit our pool, or did not in time.
-            TransportError, ProtocolViolationError, PayloadError: as their names say.
+            TransportError: a backend failed, or the bytes are not those that were put
+                (``reason`` is corrupt; they are released and never handed out).
+            ProtocolViolationError, PayloadError: as their names say.
             ConfigError: an argument is wrong, or no sender is known.
             ClosedError, ForkedError: the connector is not usable (here).
         """
@@ -312,8 +320,10 @@ class Connector:
         """Copy small values into the announcement, large ones into a block of the pool."""
         if isinstance(value, Draft):
             size, block = value.size, value.take(self._driver)
+            with self._given_back(block):
+                self._integrity.seal(self._memory(block)[:size])
             return self._publish(command._replace(block=block), size, context)
-        staged = self._serializer.stage(value)
+        staged = self._integrity.wrap(self._serializer.stage(value))
         if staged.size <= self.config.eager_limit:
             body = bytearray(staged.size)
             staged.write(memoryview(body))
@@ -444,20 +454,34 @@ class Connector:
         if isinstance(result, Failure):
             raise self._explained(key, result, context)
         assert isinstance(result, Delivery)
-        buffer: Any = bytearray(result.body) if result.body is not None else None
-        if buffer is None:
-            try:
-                view = self._driver.view(result)
-                buffer = self._driver.views.open(view, result.size, result.handle)
-            except BaseException:
-                self._driver.submit(Release(result.handle))
-                self._check_usable()  # closed meanwhile by another thread
-                raise
+        buffer = self._opened(result)
+        flaw = self._integrity.flaw(memoryview(buffer).cast("B")[: result.size])
+        if flaw:
+            buffer = None  # the error's traceback holds this frame
+            self._let_go(result.handle)
+            raise error_of(Failure(Reason.CORRUPT.value, flaw), context)
         self._driver.counters.add(gets=1, bytes_got=result.size)
         return Payload(
             self._driver, self._serializer, buffer, result.handle,
             key=key, generation=result.generation, size=result.size,
         )  # fmt: skip
+
+    def _opened(self, result: Delivery) -> Any:  # noqa: ANN401 - any buffer
+        """The delivered bytes; their memory is released with the last view of them."""
+        if result.body is not None:
+            return bytearray(result.body)
+        try:
+            view = self._driver.view(result)
+            return self._driver.views.open(view, result.size, result.handle)
+        except BaseException:
+            self._driver.submit(Release(result.handle))
+            self._check_usable()  # closed meanwhile by another thread
+            raise
+
+    def _let_go(self, handle: int) -> None:
+        """Release a delivery that no caller has seen."""
+        if handle and self._driver.views.release(handle):
+            self._driver.submit(Release(handle))
 
     def _explained(self, key: str, failure: Failure, context: Context) -> StagelinkError:
         """The error, with the keys of the same request that are pending instead."""
