@@ -48,6 +48,14 @@ class ControlChannel(Protocol):
         """Where others dial us, for example ``tcp://127.0.0.1:50051``; empty when not bound."""
         ...
 
+    def check(self, address: str) -> None:
+        """Look at an address without dialling it.
+
+        Raises:
+            ConfigError: *address* is not one this channel understands.
+        """
+        ...
+
     def dial(self, address: str) -> None:
         """Keep a connection to *address*; the link is named by the address. Twice is once.
 

@@ -65,6 +65,14 @@ class MemoryChannel:
             self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._hub.welcome(self.address)
 
+    def check(self, address: str) -> None:
+        """Look at an address without dialling it.
+
+        Raises:
+            ConfigError: *address* is not ``memory://<n>``.
+        """
+        _require_address(address)
+
     def dial(self, address: str) -> None:
         """Connect to *address* as soon as, and whenever, somebody listens there.
 

@@ -143,6 +143,14 @@ class ZmqChannel:
         self._watch(listener)
         self._register(listener.timer.fileno(), partial(self._hear, listener, listener.on_timer))
 
+    def check(self, address: str) -> None:
+        """Look at an address without dialling it.
+
+        Raises:
+            ConfigError: *address* is neither ``tcp://host:port`` nor ``ipc:///path``.
+        """
+        check_dial(address)
+
     def dial(self, address: str) -> None:
         """Keep a connection to *address*; the link is named by the address. Twice is once.
 

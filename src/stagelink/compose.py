@@ -44,13 +44,7 @@ def compose(settings: Mapping[str, Any]) -> Connector:
     with ExitStack() as undo:
         driver = Driver(_parts(manager, context, chosen, undo))
         undo.pop_all()
-    connector = Connector(config, driver, PayloadSerializer(), integrity)
-    try:
-        connector.check_senders()
-    except BaseException:
-        connector.close()
-        raise
-    return connector
+    return Connector(config, driver, PayloadSerializer(), integrity)
 
 
 def _parts(
@@ -64,6 +58,8 @@ def _parts(
     undo.callback(memory.close)
     channel: ControlChannel = manager.channel(first.channel, context)
     undo.callback(channel.close)
+    for address in (*filter(None, [channel.address]), *config.addresses):
+        channel.check(address)
     planes: dict[str, DataPlane] = {}
     for backend in chosen:
         plane: DataPlane = manager.build(backend.plane, context)
