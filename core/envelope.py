@@ -6,7 +6,8 @@ A payload and its compressed form begin alike, so that a digest is found the sam
 
 The digest is over every byte before it. A compressed form, numbers little endian:
 
-``SLPZ, version, flags | name length u32 | zero u32 | size u64 | raw size u64 | name | packed``
+``SLPZ, version, flags | name length u32 | zero u32 | size u64 | raw size u64 | packed size u64 |
+name | packed``
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from stagelink.core.payload import Readable
 
 MAGIC = b"SLPZ"
-HEAD = Struct("<4sHHIIQQ")  # magic, version, flags, name length, zero, size, raw size
+HEAD = Struct("<4sHHIIQQQ")  # magic, version, flags, name length, zero, size, raw, packed size
 NAME_LIMIT = 64
 """Bytes of a compressor's name."""
 
@@ -79,7 +80,7 @@ def pack_head(name: str, raw_size: int, packed_size: int) -> bytes:
     """What stands before *packed_size* bytes that the compressor *name* made of a payload."""
     named = name.encode()
     size = HEAD.size + len(named) + packed_size
-    return HEAD.pack(MAGIC, VERSION, 0, len(named), 0, size, raw_size) + named
+    return HEAD.pack(MAGIC, VERSION, 0, len(named), 0, size, raw_size, packed_size) + named
 
 
 def parse_packed(data: memoryview, most_raw: int) -> Packed:
@@ -91,14 +92,18 @@ def parse_packed(data: memoryview, most_raw: int) -> Packed:
     if len(data) < HEAD.size:
         msg = f"a compressed payload of {len(data)} bytes: its head alone has {HEAD.size}"
         raise PayloadError(msg)
-    magic, version, flags, named, zero, size, raw_size = HEAD.unpack_from(data)
+    magic, version, flags, named, zero, size, raw_size, packed_size = HEAD.unpack_from(data)
     if (magic, version) != (MAGIC, VERSION) or flags & ~DIGEST or zero:
         msg = f"no compressed payload of version {VERSION}: it begins with {data[:16].hex()}"
         raise PayloadError(msg, remedy="run the same version on both sides")
     start = HEAD.size + named
-    stop = size - DIGEST_BYTES if flags & DIGEST else size
-    if size != len(data) or not 0 < named <= NAME_LIMIT or start > stop:
-        msg = f"the payload says {size} bytes with a name of {named}, {len(data)} arrived"
+    stop = start + packed_size
+    tail = DIGEST_BYTES if flags & DIGEST else 0
+    if not size == stop + tail == len(data) or not 0 < named <= NAME_LIMIT:
+        msg = (
+            f"the payload says {size} bytes with a name of {named} and {packed_size} packed, "
+            f"{len(data)} arrived"
+        )
         raise PayloadError(msg)
     if not payload.PREFIX.size <= raw_size <= most_raw:
         msg = f"a payload of {raw_size} bytes once decompressed, the limit is {most_raw}"

@@ -39,7 +39,10 @@ class Report(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """Receiver to sender, first on a connection: let us talk (again)."""
+    """Receiver to sender, first on a connection: let us talk (again).
+
+    ``codecs`` names the compressors that the receiver can undo.
+    """
 
     session: int
     instance: Instance
@@ -49,6 +52,7 @@ class Hello(NamedTuple):
     report: Report
     host: HostCard
     planes: tuple[PlaneCard, ...]
+    codecs: tuple[str, ...] = ()
 
 
 class Welcome(NamedTuple):

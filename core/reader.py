@@ -21,12 +21,12 @@ class Reader:
     """One receiver: its conversation, its cursor into the log, its leases.
 
     ``fresh`` says that its replay starts from nothing; ``plane`` is the route we took. Transfer
-    ids below ``floor`` ended when it was fenced.
+    ids below ``floor`` ended when it was fenced; ``codecs`` are the compressors it can undo.
     """
 
     __slots__ = (
-        "feed", "floor", "fresh", "identity", "instance", "leases", "link", "plane", "report",
-        "session",
+        "codecs", "feed", "floor", "fresh", "identity", "instance", "leases", "link", "plane",
+        "report", "session",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, identity: Identity) -> None:
@@ -38,6 +38,7 @@ class Reader:
         self.report = Report(0, (), 0, ())
         self.fresh = True
         self.floor = 0
+        self.codecs: tuple[str, ...] = ()
         self.feed = Feed()
         self.leases = Leases()
 
@@ -75,6 +76,7 @@ class Reader:
         return (
             self.instance, self.identity, self.link, self.plane, self.session, self.report,
             self.fresh, self.feed.freeze(), self.leases.freeze(), self.floor,
+            self.codecs,
         )  # fmt: skip
 
     @classmethod
@@ -85,7 +87,7 @@ class Reader:
         reader = cls(instance, identity)
         (
             reader.link, reader.plane, reader.session, reader.report, reader.fresh, feed, leases,
-            reader.floor,
+            reader.floor, reader.codecs,
         ) = rest  # fmt: skip
         reader.feed, reader.leases = Feed.thaw(feed), Leases.thaw(leases)
         return reader

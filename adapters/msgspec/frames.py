@@ -15,6 +15,7 @@ from stagelink.core.errors import Reason
 from stagelink.core.keys import KEY_LIMIT, STAGE_LIMIT
 from stagelink.core.messages import OPEN_LIMIT
 
+CODEC_LIMIT = 64
 COUNT_LIMIT = 65_536
 DESCRIPTOR_LIMIT = 4096
 DETAIL_LIMIT = 4096
@@ -55,6 +56,7 @@ class HelloFields(Struct, array_like=True, gc=False):
     report: ReportFields
     host: HostFields
     planes: Annotated[tuple[PlaneFields, ...], Meta(max_length=PLANE_LIMIT)]
+    codecs: Annotated[tuple[Name, ...], Meta(max_length=CODEC_LIMIT)] = ()
 
 
 class AnyHelloFields(Struct, array_like=True, gc=False):

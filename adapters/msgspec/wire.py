@@ -167,7 +167,7 @@ def _hello(data: bytes, _: bytes) -> m.Hello:
         raise ValidationError(msg)
     return m.Hello(
         x.session, x.instance, Identity(*x.identity), x.source, x.wanted, Report(*x.report),
-        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]),
+        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]), x.codecs,
     )  # fmt: skip
 
 

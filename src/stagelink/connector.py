@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stagelink.adapters.threads import Driver
-    from stagelink.adapters.wrap import Integrity
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
     from stagelink.payload import Draft, Payload
@@ -41,14 +41,15 @@ class Connector:
     """
 
     def __init__(
-        self, config: Config, driver: Driver, serializer: Serializer, integrity: Integrity
+        self, config: Config, driver: Driver, serializer: Serializer, wrapping: Wrapping
     ) -> None:
         self.config = config
         self._driver = driver
+        self._wrapping = wrapping
         self._calls = Calls(config, driver)
         self._senders = Senders(config, driver.parts.channel.check)
-        self._puts = Puts(config, self._calls, serializer, integrity)
-        self._gets = Gets(self._calls, serializer, integrity, self._senders)
+        self._puts = Puts(config, self._calls, serializer, wrapping)
+        self._gets = Gets(self._calls, serializer, wrapping, self._senders)
 
     # --- sending -------------------------------------------------------------------------
 
@@ -207,7 +208,9 @@ class Connector:
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
-        return health_of(self.config, self._driver)
+        return health_of(self.config, self._driver) | {
+            "compression": self._wrapping.compression.figures()
+        }
 
     def close(self) -> None:
         """End every wait, give back everything; bounded by the policy's ``close_s`` + 1 s.

@@ -14,7 +14,7 @@ from stagelink.payload import Payload
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stagelink.adapters.wrap import Integrity
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.calls import Accounted, Calls
     from stagelink.core.endpoint import Endpoint
     from stagelink.core.errors import Context
@@ -28,12 +28,12 @@ class Gets:
     """The receiving half of a connector's face."""
 
     def __init__(
-        self, calls: Calls, serializer: Serializer, integrity: Integrity, senders: Senders
+        self, calls: Calls, serializer: Serializer, wrapping: Wrapping, senders: Senders
     ) -> None:
         self._calls = calls
         self._driver = calls.driver
         self._serializer = serializer
-        self._integrity = integrity
+        self._wrapping = wrapping
         self._senders = senders
 
     def wanted(
@@ -92,16 +92,30 @@ class Gets:
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
         buffer: Any = bytearray(result.body) if result.body is not None else self._view(result)
-        flaw = self._integrity.flaw(memoryview(buffer).cast("B")[: result.size])
+        flaw = self._wrapping.flaw(buffer, result.size)
         if flaw:
             buffer = None  # the error's traceback holds this frame
             self._let_go(result.handle)
             raise error_of(Failure(Reason.CORRUPT.value, flaw), call.context)
+        buffer, size, handle = self._unpacked(buffer, result)
         self._driver.counters.got(result.size)
         return Payload(
-            self._driver, self._serializer, buffer, result.handle,
-            key=key, generation=result.generation, size=result.size,
+            self._driver, self._serializer, buffer, handle,
+            key=key, generation=result.generation, size=size,
         )  # fmt: skip
+
+    def _unpacked(self, buffer: Any, result: Delivery) -> tuple[Any, int, int]:  # noqa: ANN401
+        """Buffer, size and handle of the payload: our own memory where it came compressed."""
+        try:
+            raw = self._wrapping.unpacked(buffer, result.size)
+        except BaseException:
+            buffer = None
+            self._let_go(result.handle)
+            raise
+        if raw is None:
+            return buffer, result.size, result.handle
+        self._let_go(result.handle)
+        return raw, len(raw), 0
 
     def _view(self, result: Delivery) -> Any:  # noqa: ANN401 - any buffer
         """A buffer over the delivered bytes, whose end releases them."""

@@ -37,6 +37,7 @@ def up(message: Any) -> m.Packet:
 SAMPLES: list[Any] = [
     m.Hello(5, ME, WHO, "encoder", YOU, REPORT, HOST, (PLANE, PLANE)),
     m.Hello(5, ME, WHO, "encoder", b"", REPORT, HOST, ()),
+    m.Hello(5, ME, WHO, "encoder", b"", REPORT, HOST, (), ("zstd", "zip")),
     m.Declined(5, "declined", "nobody of that name"),
     m.Lost(5),
     up(m.Subscribe()),
@@ -105,9 +106,10 @@ def test_trailing_fields_of_a_later_minor_are_ignored(message: Any) -> None:
 def test_a_missing_field_or_a_surplus_frame_is_refused(message: Any) -> None:
     frames = CODEC.encode(message)
     fields = msgspec.msgpack.decode(frames[1])
+    needed = 8 if isinstance(message, m.Hello) else len(fields)  # its compressors came later
 
     for bad in (
-        [frames[0], msgspec.msgpack.encode(fields[:-1]), *frames[2:]],
+        [frames[0], msgspec.msgpack.encode(fields[: needed - 1]), *frames[2:]],
         [frames[0], frames[1] + b"\0", *frames[2:]],
         [*frames, b"x", b"y"],
         [frames[0]],
@@ -131,6 +133,8 @@ BAD: list[Any] = [
     m.Hello(5, ME, Identity("e", -1, 0), "e", b"", REPORT, HOST, ()),
     m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (PLANE,) * 17),
     m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (PlaneCard("p", "map", bytes(4097)),)),
+    m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (), ("z" * 65,)),
+    m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (), ("z",) * 65),
     m.Packet(5, 6, None, m.Cancel(1)),
     m.Packet(5, 6, REPORT, m.Done(1, 2, 3)),
     m.Packet(5, 6, m.Report(7, tuple(range(65)), 1, ()), m.Cancel(1)),
@@ -168,11 +172,21 @@ def test_a_field_out_of_its_bounds_is_refused(message: Any) -> None:
         CODEC.decode(frames)
 
 
+def test_a_greeting_that_names_no_compressors_has_none() -> None:
+    hello = m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (PLANE,), ("zstd",))
+    head, fields = CODEC.encode(hello)
+    older = msgspec.msgpack.encode(msgspec.msgpack.decode(fields)[:-1])
+
+    assert CODEC.decode([head, older]) == hello._replace(codecs=())
+
+
 def test_limits_themselves_pass() -> None:
     report = m.Report(0, tuple(range(64)), 0, tuple(range(65_536)))
     cards = (PlaneCard("p" * 64, "map", bytes(4096)),) * 16
     for message in (
-        m.Hello(BIG - 1, ME, Identity("s" * 256), "é" * 256, b"", report, HOST, cards),
+        m.Hello(
+            BIG - 1, ME, Identity("s" * 256), "é" * 256, b"", report, HOST, cards, ("z" * 64,) * 64
+        ),
         m.Packet(0, 0, report, m.Query("k" * 1024)),
     ):
         assert CODEC.decode(CODEC.encode(message)) == message
