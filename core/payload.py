@@ -32,6 +32,8 @@ DIGEST_BYTES = 8
 ENTRY_BYTES = 16  # length, alignment
 ALIGNMENTS = frozenset(1 << power for power in range(13))
 BUFFER_LIMIT = 1 << 20
+CACHED_BUFFERS = 64
+"""Tables up to this length are remembered; longer ones would keep too much memory."""
 HEADER_LIMIT = (1 << 32) - 1
 SIZE_LIMIT = (1 << 63) - 1
 
@@ -85,6 +87,20 @@ def pack_prefix(layout: Layout) -> bytes:
     )
 
 
+def plan_and_pack(header_len: int, buffers: tuple[tuple[int, int], ...]) -> tuple[Layout, bytes]:
+    """Both of :func:`plan` and :func:`pack_prefix`; the same numbers come again and again."""
+    if len(buffers) > CACHED_BUFFERS:
+        layout = plan(header_len, buffers)
+        return layout, pack_prefix(layout)
+    return _planned(header_len, buffers)
+
+
+@lru_cache(256)
+def _planned(header_len: int, buffers: tuple[tuple[int, int], ...]) -> tuple[Layout, bytes]:
+    layout = plan(header_len, buffers)
+    return layout, pack_prefix(layout)
+
+
 def parse(data: Readable, size: int) -> Layout:
     """The layout of the payload in the first *size* bytes of *data*, every number checked.
 
@@ -109,12 +125,19 @@ def parse(data: Readable, size: int) -> Layout:
             f"{size} arrived"
         )
         raise PayloadError(msg)
-    numbers = _numbers(count).unpack_from(data, PREFIX.size)
-    layout = plan(header_len, [*zip(numbers[::2], numbers[1::2], strict=True)])
+    table = bytes(data[PREFIX.size : PREFIX.size + ENTRY_BYTES * count])
+    layout = (_read if count <= CACHED_BUFFERS else _read.__wrapped__)(header_len, table)
     if layout.size + (DIGEST_BYTES if flags & DIGEST else 0) != size:
         msg = f"the buffers of the payload end at {layout.size}, {size} bytes arrived"
         raise PayloadError(msg)
     return layout
+
+
+@lru_cache(256)
+def _read(header_len: int, table: bytes) -> Layout:
+    """The layout of a table that arrived; a small one is checked once as long as it is known."""
+    numbers = _numbers(len(table) // ENTRY_BYTES).unpack(table)
+    return plan(header_len, [*zip(numbers[::2], numbers[1::2], strict=True)])
 
 
 @lru_cache(64)

@@ -75,8 +75,9 @@ class Connector:
 
         Args:
             key: 1 to 1024 characters; one payload of a key is live on an edge at a time.
-            value: tensors, arrays, bytes, scalars, None, and dicts, lists and tuples of them; or
-                a draft from :meth:`alloc`, which costs no copy.
+            value: tensors, arrays, bytes, scalars, None, dataclasses, enum members, and dicts,
+                lists and tuples of them; or a draft from :meth:`alloc`, which costs no copy. A
+                payload is data: a tensor that requires grad is put without its gradient.
             to: the stage whose connectors may get it.
             timeout: seconds to wait for room in the pool; None: the policy's ``put_s``.
             ttl: seconds it lives unless taken; None: the policy's ``ttl_s``.
