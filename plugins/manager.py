@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from stagelink.plugins.hookspecs import BackendContext
-    from stagelink.ports import Compressor
+    from stagelink.ports import Compressor, TypeCodec
 
 
 class Manager:
@@ -42,6 +42,7 @@ class Manager:
         self._owner: dict[tuple[str, str], str] = {}
         self.backends: dict[str, Backend] = self._collect("stagelink_backends")
         self.channels: dict[str, ChannelKind] = self._collect("stagelink_channels")
+        self.codecs: dict[str, TypeCodec] = self._owned("stagelink_codecs")
         self.compressors: dict[str, Compressor] = self._owned("stagelink_compressors")
 
     def provided_by(self, backend: str) -> str:

@@ -43,11 +43,12 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
     context = BackendContext(secrets.token_bytes(16), config)
     chosen = manager.choose(config.backend, context)
     wrapping = _wrapping(config, manager)
+    serializer = PayloadSerializer(codecs=manager.codecs.values())
     with ExitStack() as undo:
         codecs = wrapping.compression.names
         driver = Driver(_parts(manager, context, chosen, codecs, undo))
         undo.pop_all()
-    return Connector(config, driver, PayloadSerializer(), wrapping)
+    return Connector(config, driver, serializer, wrapping)
 
 
 def _wrapping(config: Config, manager: Manager) -> Wrapping:
