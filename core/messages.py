@@ -42,7 +42,10 @@ class Report(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """Receiver to sender, first on a connection: let us talk (again)."""
+    """Receiver to sender, first on a connection: let us talk (again).
+
+    ``codecs`` names the compressors that the receiver can undo.
+    """
 
     session: int
     instance: Instance
@@ -52,6 +55,7 @@ class Hello(NamedTuple):
     report: Report
     host: HostCard
     planes: tuple[PlaneCard, ...]
+    codecs: tuple[str, ...] = ()
 
 
 class Welcome(NamedTuple):

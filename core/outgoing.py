@@ -111,6 +111,11 @@ class Outgoing:
         """Bytes of published payloads that travel inside their announcement."""
         return self._inline
 
+    def undone_by_all(self, to: str, codec: str) -> bool:
+        """Whether every reader that stage *to* has can undo *codec*, and one of them is there."""
+        readers = [r for r in self.readers.values() if r.identity.stage == to]
+        return any(r.open for r in readers) and all(codec in r.codecs for r in readers)
+
     # --- calls ---------------------------------------------------------------------------
 
     def publish(self, command: Publish, now_s: float, out: list[Action]) -> None:
@@ -176,6 +181,7 @@ class Outgoing:
             return
         self._forget_link(reader)
         reader.link, self._links[link] = link, hello.instance
+        reader.codecs = hello.codecs
         reader.plane = choose(self._settings.planes, hello.planes, self._same_host(hello))
         self._reconcile(reader, hello, out)
         assert reader.plane is not None

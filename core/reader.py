@@ -22,11 +22,12 @@ class Reader:
 
     ``name`` is its identity: what readers are counted by. ``fresh`` says that its replay starts
     from nothing; ``plane`` is the route we took. Transfer ids below ``floor`` ended when it was
-    fenced.
+    fenced; ``codecs`` are the compressors it can undo.
     """
 
     __slots__ = (
-        "feed", "floor", "fresh", "identity", "instance", "leases", "link", "name", "plane",
+        "codecs", "feed", "floor", "fresh", "identity", "instance", "leases", "link", "name",
+        "plane",
         "report", "session",
     )  # fmt: skip
 
@@ -40,6 +41,7 @@ class Reader:
         self.report = Report(0, (), 0, ())
         self.fresh = True
         self.floor = 0
+        self.codecs: tuple[str, ...] = ()
         self.feed = Feed()
         self.leases = Leases()
 
@@ -72,6 +74,7 @@ class Reader:
         return (
             self.instance, self.identity, self.link, self.plane, self.session, self.report,
             self.fresh, self.feed.freeze(), self.leases.freeze(), self.floor,
+            self.codecs,
         )  # fmt: skip
 
     @classmethod
@@ -82,7 +85,7 @@ class Reader:
         reader = cls(instance, identity)
         (
             reader.link, reader.plane, reader.session, reader.report, reader.fresh, feed, leases,
-            reader.floor,
+            reader.floor, reader.codecs,
         ) = rest  # fmt: skip
         reader.feed, reader.leases = Feed.thaw(feed), Leases.thaw(leases)
         return reader

@@ -91,6 +91,7 @@ class Source:
         hello = Hello(
             number, settings.instance, settings.identity, self.stage, self.peer,
             self.report(fetches), settings.host, tuple(plane.card for plane in settings.planes),
+            settings.codecs,
         )  # fmt: skip
         out.append(Send(self.address, hello))
 

@@ -18,6 +18,7 @@ from stagelink.core.messages import ENDED_LIMIT, OPEN_LIMIT
 BODY_LIMIT = 8192
 """Inline bytes within the fields; more have a frame of their own, which is not copied so often."""
 
+CODEC_LIMIT = 64
 COUNT_LIMIT = 65_536
 DESCRIPTOR_LIMIT = 4096
 DETAIL_LIMIT = 4096
@@ -60,6 +61,7 @@ class HelloFields(Struct, array_like=True, gc=False):
     report: ReportFields
     host: HostFields
     planes: Annotated[tuple[PlaneFields, ...], Meta(max_length=PLANE_LIMIT)]
+    codecs: Annotated[tuple[Name, ...], Meta(max_length=CODEC_LIMIT)] = ()
 
 
 class AnyHelloFields(Struct, array_like=True, gc=False):

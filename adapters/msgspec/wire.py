@@ -69,8 +69,8 @@ class WireCodec:
         Details longer than the format allows are cut.
         """
         if not isinstance(message, Packet):
-            values = _clean(message) if isinstance(message, m.Declined) else message
-            return [HEADERS[type(message)] + encode_fields(tuple(values))]
+            alone = _clean(message) if isinstance(message, m.Declined) else message
+            return [HEADERS[type(message)] + encode_fields(tuple(alone))]
         session, sequence, report, inner = message
         inside: tuple[object, ...] = inner
         header = HEADERS[type(inner)]
@@ -175,7 +175,7 @@ def _hello(data: Fields, _: bytes) -> m.Hello:
         raise ValidationError(msg)
     return m.Hello(
         x.session, x.instance, Identity(*x.identity), x.source, x.wanted, Report(*x.report),
-        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]),
+        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]), x.codecs,
     )  # fmt: skip
 
 
