@@ -16,6 +16,7 @@ from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.pool import Pool
 from stagelink.core.settings import Settings
 from stagelink.core.values import HostCard, Identity, Instance, PlaneCard
+from stagelink.hosts import with_host
 from stagelink.plugins import BackendContext, Manager
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def compose(settings: Mapping[str, Any]) -> Connector:
     Raises:
         ConfigError, CapacityError, TransportError: as :func:`stagelink.open`.
     """
-    config = load_config(settings)
+    config = with_host(load_config(settings))
     manager = Manager()
     context = BackendContext(secrets.token_bytes(16), config)
     chosen = manager.choose(config.backend, context)

@@ -40,9 +40,9 @@ def _show(rows: list[BackendRow]) -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    table = Table(title="Backends", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("name", "works", "auto", "mode", "memory", "hosts", "fences", "provided by"):
-        table.add_column(name, no_wrap=name != "provided by", overflow="fold")
+    table = Table(title="Backends", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("name", "works", "auto", "mode", "memory", "hosts", "fences", "from"):
+        table.add_column(name, no_wrap=name != "from")
     for row in rows:
         table.add_row(
             printable(row.name),
