@@ -20,6 +20,7 @@ import structlog
 
 from stagelink.adapters.threads.counters import Counters
 from stagelink.adapters.threads.errands import Errands, error_of
+from stagelink.adapters.threads.inspections import Inspections
 from stagelink.adapters.threads.standby import Standby
 from stagelink.adapters.threads.tickets import Ticket, Tickets
 from stagelink.adapters.threads.views import Views
@@ -50,6 +51,7 @@ from stagelink.core.events import (
     TimePassed,
     WriteEnded,
 )  # fmt: skip
+from stagelink.core.messages import Figures, Inspect
 from stagelink.core.pool import Block
 from stagelink.ports.channel import LinkUp, Mail
 from stagelink.ports.plane import WriteOrder
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 
     from stagelink.core.endpoint import Endpoint
     from stagelink.core.events import Action, Event, Result
+    from stagelink.core.messages import Aside
     from stagelink.core.values import Instance, Link
     from stagelink.ports.channel import Arrival, ControlChannel
     from stagelink.ports.codec import Codec
@@ -100,6 +103,7 @@ class Driver:
         self.closed = False
         self.tickets = Tickets()
         self.counters = Counters()
+        self.inspections = Inspections(clock)
         self._state = Lock()
         self._io = Lock()
         self._driving = Lock()
@@ -396,12 +400,21 @@ class Driver:
             except ProtocolViolationError as error:
                 self._reject(arrival.link, error)
                 return
-            self._feed(Received(arrival.link, message))
+            if isinstance(message, (Inspect, Figures)):
+                self._show(arrival.link, message)
+            else:
+                self._feed(Received(arrival.link, message))
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(arrival.link))
         else:
             self._stalled.pop(arrival.link, None)
             self._feed(Disconnected(arrival.link, arrival.detail))
+
+    def _show(self, link: Link, message: Aside) -> None:
+        """Answer somebody who looks at us from outside; the core never hears of it."""
+        answer = self.inspections.answer(message)
+        if answer is not None:
+            self.parts.channel.send(link, self.parts.codec.encode(answer))
 
     def _reject(self, link: Link, error: ProtocolViolationError) -> None:
         """Garbage costs its sender a counter; a greeting of another version gets an answer."""

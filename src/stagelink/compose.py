@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
@@ -17,6 +18,7 @@ from stagelink.core.pool import Pool
 from stagelink.core.settings import Settings
 from stagelink.core.values import HostCard, Identity, Instance, PlaneCard
 from stagelink.hosts import with_host
+from stagelink.metrics import figures_of
 from stagelink.plugins import BackendContext, Manager
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def compose(settings: Mapping[str, Any]) -> Connector:
     with ExitStack() as undo:
         driver = Driver(_parts(manager, context, chosen, undo))
         undo.pop_all()
+    driver.inspections.figures = partial(figures_of, config, driver)
     connector = Connector(config, driver, PayloadSerializer())
     try:
         connector.check_senders()

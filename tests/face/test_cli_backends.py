@@ -119,9 +119,10 @@ def test_the_table_names_every_backend() -> None:
         assert name in result.stdout
 
 
-@pytest.mark.parametrize("command", ["backends"])
+@pytest.mark.parametrize("command", ["backends", "top"])
 def test_help_shows_examples(command: str) -> None:
     result = CliRunner().invoke(commands.app, [command, "--help"])
 
     assert result.exit_code == 0
-    assert f"stagelink {command} --json" in result.stdout
+    assert f"stagelink {command} " in result.stdout
+    assert "--json" in result.stdout.split("Examples:")[1]
