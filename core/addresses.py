@@ -78,7 +78,7 @@ def choose_host(
         for row in table
     )
     if setting != AUTO:
-        return Choice(setting, "it is the setting host", candidates)
+        return Choice(setting, "as configured", candidates)
     ours = {row.address for row in table}
     remote = [peer for peer in peers if not is_local(peer.address, ours)]
     if not remote:

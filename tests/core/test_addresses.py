@@ -44,9 +44,9 @@ def via(address: str, host: str = "10.0.0.9") -> Peer:
             "10.0.0.5",
             "the route to 10.0.0.10 leaves from eth0",
         ),
-        ("10.8.0.2", [via("10.0.0.5")], "10.8.0.2", "it is the setting host"),
-        ("127.0.0.1", [via("10.0.0.5")], "127.0.0.1", "it is the setting host"),
-        ("0.0.0.0", [], "0.0.0.0", "it is the setting host"),
+        ("10.8.0.2", [via("10.0.0.5")], "10.8.0.2", "as configured"),
+        ("127.0.0.1", [via("10.0.0.5")], "127.0.0.1", "as configured"),
+        ("0.0.0.0", [], "0.0.0.0", "as configured"),
     ],
 )
 def test_the_address_follows_the_setting_then_the_route_then_loopback(
