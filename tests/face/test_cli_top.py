@@ -126,11 +126,14 @@ def test_unasked_figures_do_a_connector_no_harm(sender: stagelink.Connector) -> 
         channel.dial(sender.endpoint)
         while not isinstance(channel.receive(), LinkUp):
             pass
-        channel.send(sender.endpoint, WireCodec().encode(Figures(1, b"{}")))
-        with Onlooker(sender.endpoint) as onlooker:
-            while not onlooker.look(PATIENCE_S)["inspections_refused"]:
-                pass
+        for message in (Figures(1, b"{}"), Inspect(2)):  # in this order: one link keeps it
+            channel.send(sender.endpoint, WireCodec().encode(message))
+        while not isinstance(arrival := channel.receive(), Mail):
+            pass
 
+    answer = WireCodec().decode(arrival.frames)
+    assert isinstance(answer, Figures)
+    assert json.loads(answer.body)["inspections_refused"] == 1
     assert sender.health()["status"] == "ok"
     sender.put("req-1", bytes(10), to="talker")
 
