@@ -45,14 +45,8 @@ def compose(settings: Mapping[str, Any]) -> Connector:
     with ExitStack() as undo:
         driver = Driver(_parts(manager, context, chosen, undo))
         undo.pop_all()
-    driver.inspections.figures = partial(figures_of, config, driver)
-    connector = Connector(config, driver, PayloadSerializer())
-    try:
-        connector.check_senders()
-    except BaseException:
-        connector.close()
-        raise
-    return connector
+    driver.exchange.inspections.figures = partial(figures_of, config, driver)
+    return Connector(config, driver, PayloadSerializer())
 
 
 def _parts(
@@ -66,6 +60,8 @@ def _parts(
     undo.callback(memory.close)
     channel: ControlChannel = manager.channel(first.channel, context)
     undo.callback(channel.close)
+    for address in (*filter(None, [channel.address]), *config.addresses):
+        channel.check(address)
     planes: dict[str, DataPlane] = {}
     for backend in chosen:
         plane: DataPlane = manager.build(backend.plane, context)

@@ -77,6 +77,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     timeouts: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """Every configured sender's."""
+        default = () if self.sender is None else (self.sender,)
+        return (*default, *self.senders.values())
+
+    @property
     def policy(self) -> TimeoutPolicy:
         """The timeouts, complete and checked."""
         return TimeoutPolicy.checked(**self.timeouts)

@@ -40,9 +40,8 @@ def pick(config: Config) -> Choice:
 
 def known_peers(config: Config) -> list[Peer]:
     """The configured senders, as far as they are dialled over TCP or a local socket."""
-    addresses = [*config.senders.values(), *([] if config.sender is None else [config.sender])]
     peers = []
-    for address in addresses:
+    for address in config.addresses:
         scheme, _, rest = address.partition("://")
         if scheme in {"tcp", "ipc"}:
             host = rest.rpartition(":")[0].strip("[]") if scheme == "tcp" else rest
