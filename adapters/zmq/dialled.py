@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from stagelink.adapters.zmq.direct import put
 from stagelink.adapters.zmq.sockets import (
     HANDSHAKE_FAILED,
     LAST_WORDS_MS,
@@ -19,7 +20,6 @@ from stagelink.adapters.zmq.sockets import (
     has_mail,
     open_monitor,
     open_socket,
-    put,
     put_again,
     read_monitor,
 )  # fmt: skip

@@ -106,6 +106,7 @@ def test_each_rank_gets_the_shard_that_was_put_for_it_and_no_other(opened_any: O
         with pytest.raises(GoneError) as caught:
             receiver.get(f"req/{(rank + 1) % 4}", source="thinker", timeout=PATIENCE_S)
         assert caught.value.reason is Reason.TAKEN
+    for rank, receiver in enumerate(receivers):
         with receiver.get(f"req/{rank}", source="thinker", timeout=PATIENCE_S) as payload:
             assert is_body(payload.value, rank, 100_000)
 
