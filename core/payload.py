@@ -1,10 +1,11 @@
 """The layout of a payload: one run of bytes that says itself what is where.
 
-``prefix (24) | table (16 per buffer) | header | gap | buffer 0 | gap | buffer 1 ...``
+``prefix (24) | table (16 per buffer) | header | gap | buffer 0 | gap | buffer 1 ... | digest (8)``
 
 The table holds lengths and alignments, never offsets: both ends compute the offsets by the same
 rule, so that buffers cannot overlap and the header may be of any length. Numbers are little
-endian; offsets count from the start of the payload, which itself is 4096-aligned.
+endian; offsets count from the start of the payload, which itself is 4096-aligned. The digest is
+there only if it is flagged; see :mod:`stagelink.core.envelope`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 
 MAGIC = b"SLPL"
 VERSION = 1
-PREFIX = Struct("<4sHHIIQ")  # magic, version, zero, header length, buffer count, payload size
+PREFIX = Struct("<4sHHIIQ")  # magic, version, flags, header length, buffer count, payload size
+DIGEST = 1
+"""Flag: the last ``DIGEST_BYTES`` of the payload are a digest of all before."""
+
+DIGEST_BYTES = 8
 ENTRY_BYTES = 16  # length, alignment
 ALIGNMENTS = frozenset(1 << power for power in range(13))
 BUFFER_LIMIT = 1 << 20
@@ -99,7 +104,7 @@ def _planned(header_len: int, buffers: tuple[tuple[int, int], ...]) -> tuple[Lay
 def parse(data: Readable, size: int) -> Layout:
     """The layout of the payload in the first *size* bytes of *data*, every number checked.
 
-    Only the prefix and the table are read.
+    Only the prefix and the table are read. A digest is no part of the layout; it is not checked.
 
     Raises:
         PayloadError: it is no payload of this version, or it does not fill *size* exactly.
@@ -107,8 +112,8 @@ def parse(data: Readable, size: int) -> Layout:
     if not PREFIX.size <= size <= len(data):
         msg = f"a payload of {size} bytes in {len(data)}: the prefix alone has {PREFIX.size}"
         raise PayloadError(msg)
-    magic, version, zero, header_len, count, total = PREFIX.unpack_from(data)
-    if magic != MAGIC or zero:
+    magic, version, flags, header_len, count, total = PREFIX.unpack_from(data)
+    if magic != MAGIC or flags & ~DIGEST:
         msg = f"these bytes are no payload: they begin with {bytes(data[:8]).hex()}"
         raise PayloadError(msg)
     if version != VERSION:
@@ -122,7 +127,7 @@ def parse(data: Readable, size: int) -> Layout:
         raise PayloadError(msg)
     table = bytes(data[PREFIX.size : PREFIX.size + ENTRY_BYTES * count])
     layout = (_read if count <= CACHED_BUFFERS else _read.__wrapped__)(header_len, table)
-    if layout.size != size:
+    if layout.size + (DIGEST_BYTES if flags & DIGEST else 0) != size:
         msg = f"the buffers of the payload end at {layout.size}, {size} bytes arrived"
         raise PayloadError(msg)
     return layout

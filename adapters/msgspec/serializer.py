@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from stagelink.adapters.msgspec.foreign import Codecs, ForeignWalk
 from stagelink.adapters.msgspec.leaves import encode
 from stagelink.adapters.msgspec.packing import Walk
 from stagelink.adapters.msgspec.staged import Staged
 from stagelink.adapters.msgspec.unpacking import Load
 from stagelink.core import payload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stagelink.ports import TypeCodec
 
 
 class PayloadSerializer:
@@ -16,12 +22,18 @@ class PayloadSerializer:
 
     A tensor over read-only memory is a private copy, for torch cannot refuse writes; with
     ``readonly_views`` it is a view all the same, and writing to it is undefined (it may crash).
+    ``codecs`` are those for types of third parties.
+
+    Raises:
+        ConfigError: two codecs are for one type, or one is for a type that needs none.
     """
 
-    __slots__ = ("_readonly_views",)
+    __slots__ = ("_codecs", "_readonly_views")
 
-    def __init__(self, *, readonly_views: bool = False) -> None:
+    def __init__(self, *, readonly_views: bool = False, codecs: Iterable[TypeCodec] = ()) -> None:
         self._readonly_views = readonly_views
+        known = tuple(codecs)
+        self._codecs = Codecs(known) if known else None
 
     def stage(self, value: Any) -> Staged:  # noqa: ANN401 - any value a user puts
         """Measure *value*, which must not change until it is written.
@@ -29,11 +41,11 @@ class PayloadSerializer:
         Raises:
             PayloadError: something in it cannot be serialized; names the path to it.
         """
-        walk = Walk(False)
+        walk = self._walk(False)
         try:
             header = encode(walk.pack(value, None, 0))
         except (OverflowError, UnicodeEncodeError):
-            walk = Walk(True)
+            walk = self._walk(True)
             header = encode(walk.pack(value, None, 0))
         return Staged(header, walk.leaves, walk.buffers)
 
@@ -51,4 +63,7 @@ class PayloadSerializer:
             view = view.toreadonly()
         layout = payload.parse(view, size)
         exporter = view if view.readonly else buffer
-        return Load(exporter, view, layout, self._readonly_views).value()
+        return Load(exporter, view, layout, self._readonly_views, self._codecs).value()
+
+    def _walk(self, careful: bool) -> Walk:
+        return ForeignWalk(careful, self._codecs) if self._codecs else Walk(careful)

@@ -8,6 +8,7 @@ from msgspec.msgpack import decode
 
 from stagelink.adapters.msgspec import leaves as lv
 from stagelink.adapters.msgspec.classes import unpack_enum, unpack_object
+from stagelink.adapters.msgspec.foreign import unpack_foreign
 from stagelink.adapters.msgspec.leaves import DEPTH_LIMIT, complex_bits
 from stagelink.adapters.msgspec.libraries import arrays, tensors
 from stagelink.core.errors import PayloadError
@@ -15,13 +16,14 @@ from stagelink.core.errors import PayloadError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagelink.adapters.msgspec.foreign import Codecs
     from stagelink.core.payload import Layout
 
 
 class Load:
     """One pass over a header; extensions become values as the decoder meets them."""
 
-    __slots__ = ("buffer", "depth", "layout", "readonly_views", "view")
+    __slots__ = ("buffer", "codecs", "depth", "layout", "readonly_views", "view")
 
     def __init__(
         self,
@@ -29,11 +31,13 @@ class Load:
         view: memoryview,
         layout: Layout,
         readonly_views: bool,
+        codecs: Codecs | None,
     ) -> None:
         self.buffer = buffer
         self.view = view
         self.layout = layout
         self.readonly_views = readonly_views
+        self.codecs = codecs
         self.depth = 0
 
     def value(self) -> Any:  # noqa: ANN401
@@ -112,6 +116,7 @@ UNPACKERS: dict[int, Callable[[Load, memoryview], Any]] = {
     lv.COMPLEX: lambda _, data: complex(*complex_bits.unpack(data)),
     lv.OBJECT: unpack_object,
     lv.ENUM: unpack_enum,
+    lv.CODEC: lambda load, data: unpack_foreign(load.codecs, load.items(data)),
     lv.MAP: _map,
     lv.BIG_INT: _big_int,
     lv.BYTEARRAY: lambda _, data: bytearray(data),
