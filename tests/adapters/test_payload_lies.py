@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def load(buffer: Any) -> Any:
 
 def forged(header: Any, *lengths: int) -> bytearray:
     """A payload of this header and of zeros in buffers of these lengths."""
-    leaves = [(lv.write_bytes, bytes(length)) for length in lengths]
+    leaves: list[lv.Leaf] = [(lv.write_bytes, bytes(length)) for length in lengths]
     buffers = [(length, lv.VIEW_ALIGNMENT) for length in lengths]
     return write(Staged(encode(header), leaves, buffers))
 
@@ -104,6 +105,15 @@ def test_bytes_of_a_missing_buffer_are_refused(code: int, index: Any) -> None:
 def test_a_dtype_that_is_none_is_refused(code: int, dtype: Any) -> None:
     with pytest.raises(PayloadError):
         load(forged(bulk(code, 0, dtype, [3]), 24))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00", b"\x90", b"\xc1", b"\x92\x00", bytes(15), bytes(17)], ids=bytes.hex
+)
+def test_an_extension_of_any_code_is_a_value_or_a_payload_error(data: bytes) -> None:
+    for code in range(-128, 128):
+        with contextlib.suppress(PayloadError):
+            load(forged([Ext(code, data), {}]))
 
 
 def test_a_table_that_lies_is_refused() -> None:
