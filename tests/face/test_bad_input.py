@@ -272,7 +272,11 @@ def test_an_impossible_dtype_is_refused(pair: Pair, dtype: object) -> None:
 
 @pytest.mark.parametrize(
     ("value", "path"),
-    [({"a": {"b": [1, object()]}}, "value['a']['b'][1]"), (object(), "value"), ([1j], "value[0]")],
+    [
+        ({"a": {"b": [1, object()]}}, "value['a']['b'][1]"),
+        (object(), "value"),
+        ([iter(())], "value[0]"),
+    ],
 )
 def test_what_cannot_be_serialized_is_named_by_its_path(
     pair: Pair, value: object, path: str
