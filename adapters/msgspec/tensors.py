@@ -48,11 +48,15 @@ def write(tensor: torch.Tensor, nbytes: int, target: memoryview, offset: int) ->
 def _copy(tensor: torch.Tensor, target: memoryview, offset: int) -> None:
     """Let torch copy: with several threads, without the interpreter lock, any strides."""
     source = tensor.resolve_conj().resolve_neg() if _lazy(tensor) else tensor
-    bits = BITS.get(source.element_size())
-    if bits is not None:
-        source = source.view(bits)
-    place = torch.frombuffer(target, dtype=source.dtype, count=source.numel(), offset=offset)
-    place.view(source.shape).copy_(source)
+    dtype = BITS.get(source.element_size(), source.dtype)
+    place = torch.frombuffer(target, dtype=dtype, count=source.numel(), offset=offset)
+    place.view(source.shape).copy_(source.view(dtype))
+
+
+def copy_bits(source: torch.Tensor, target: torch.Tensor) -> None:
+    """Copy between tensors of one dtype and shape, without a change to any NaN."""
+    dtype = BITS.get(source.element_size(), source.dtype)
+    target.view(dtype).copy_(source.view(dtype))
 
 
 def pack(walk: Walk, tensor: torch.Tensor, path: Path, _depth: int) -> Ext:

@@ -61,7 +61,7 @@ SAMPLES: list[Any] = [
     down(m.Announce(9, "k", 3, 64, m.CLAIM, None, b"")),
     down(m.Announce(9, "k", 3, 64, m.PULL, None, b"")),
     down(m.Announce(9, "k", 3, 0, m.ERROR, None, b"ValueError: no")),
-    down(m.Gone(10, "k", 3, "expired", "after 5 s")),
+    down(m.Ended((m.Gone(10, "k", 3, "expired", "after 5 s"), m.Gone(11, "l", 4, "taken", "")))),
     down(m.Offer(1, 3, REGION, b"")),
     down(m.Offer(1, 3, None, b"bytes")),
     down(m.Done(1, 3, 64)),
@@ -181,7 +181,8 @@ BAD: list[Any] = [
     down(m.Announce(9, "k", 3, 4, 5, None, b"")),
     down(m.Announce(9, "k", 3, 4, -1, None, b"")),
     down(m.Offer(1, 3, REGION, b"bytes")),
-    down(m.Gone(1, "k", 3, "bored", "")),
+    down(m.Ended((m.Gone(1, "k", 3, "bored", ""),))),
+    down(m.Ended((m.Gone(1, "k", 3, "taken", ""),) * 65)),
     down(m.Welcome(YOU, WHO, HOST, PLANE, 1)),  # type: ignore[arg-type]
     down(m.Welcome(b"", WHO, HOST, PLANE, True)),
 ]
