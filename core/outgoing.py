@@ -173,8 +173,7 @@ class Outgoing:
             return
         reader = self.readers.get(hello.instance)
         if reader is None:
-            reader = Reader(hello.instance, hello.identity)
-            self._know(reader)
+            reader = self._know(Reader(hello.instance, hello.identity))
             reader.floor = self.floors.pop(hello.instance, 0)
         elif hello.session <= reader.session.number:
             self.stale += 1
@@ -656,9 +655,10 @@ class Outgoing:
         self._forget_link(reader)
         self._peers.down(reader.instance, SIDE, self._now, out)
 
-    def _know(self, reader: Reader) -> None:
+    def _know(self, reader: Reader) -> Reader:
         self.readers[reader.instance] = reader
         self._stages.setdefault(reader.identity.stage, []).append(reader)
+        return reader
 
     def _forget_link(self, reader: Reader) -> None:
         self._links.pop(reader.link, None)

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from stagelink.core.errors import Reason
 from stagelink.core.keys import KEY_LIMIT, STAGE_LIMIT
-from stagelink.core.messages import ENDED_LIMIT, OPEN_LIMIT
+from stagelink.core.messages import ENDED_LIMIT, FIGURES_LIMIT, OPEN_LIMIT
 
 BODY_LIMIT = 8192
 """Inline bytes within the fields; more have a frame of their own, which is not copied so often."""
@@ -82,6 +82,19 @@ class LostFields(Struct, array_like=True, gc=False):
     """Of a Lost."""
 
     session: Nat
+
+
+class InspectFields(Struct, array_like=True, gc=False):
+    """Of an Inspect."""
+
+    number: Nat
+
+
+class FiguresFields(Struct, array_like=True, gc=False):
+    """Of Figures."""
+
+    number: Nat
+    body: Annotated[bytes, Meta(max_length=FIGURES_LIMIT)]
 
 
 class FromReceiver(Struct, array_like=True, gc=False):

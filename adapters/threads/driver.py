@@ -81,7 +81,7 @@ class Driver:
         self._polled_for: Ticket | None = None
         self._poll_until = 0.0
         self.wakeup = Wakeup(parts.channel.fileno())
-        self.exchange = Exchange(parts.channel, parts.codec, self._feed, self._mail.append)
+        self.exchange = Exchange(parts.channel, parts.codec, self._feed, self._mail.append, clock)
         self.work = Work(parts.planes, parts.liveness, self.submit, self._mail.append, self.settle)
         self._outbox, self._todo = self.exchange.outbox, self.work.todo
         self.views = Views(self._kick)

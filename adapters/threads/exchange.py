@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from stagelink.adapters.threads.inspections import Inspections
 from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
+from stagelink.core.messages import Figures, Inspect
 from stagelink.ports.channel import LinkUp, Mail
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from stagelink.adapters.threads.tickets import Ticket
     from stagelink.core.events import Event
+    from stagelink.core.messages import Aside
     from stagelink.core.values import Link
     from stagelink.ports.channel import Arrival, ControlChannel
     from stagelink.ports.codec import Codec
@@ -36,6 +39,7 @@ class Exchange:
         codec: Codec,
         feed: Callable[[Event], object],
         note: Callable[[Event], object],
+        clock: Callable[[], float],
     ) -> None:
         self._channel = channel
         self._codec = codec
@@ -46,6 +50,7 @@ class Exchange:
         self.stalled: dict[Link, deque[list[bytes]]] = {}
         self.malformed = 0
         self.undrained = False
+        self.inspections = Inspections(clock)
 
     def run(self, ticket: Ticket | None, look: bool) -> None:
         """Send what waits and take what has arrived, until *ticket* is answered.
@@ -125,12 +130,21 @@ class Exchange:
             except ProtocolViolationError as error:
                 self._reject(link, error)
                 return
-            self._feed(Received(link, message))
+            if isinstance(message, (Inspect, Figures)):
+                self._show(link, message)
+            else:
+                self._feed(Received(link, message))
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(link))
         else:
             self.stalled.pop(link, None)
             self._feed(Disconnected(link, arrival.detail))
+
+    def _show(self, link: Link, message: Aside) -> None:
+        """Answer somebody who looks at us from outside; the core never hears of it."""
+        answer = self.inspections.answer(message)
+        if answer is not None:
+            self._channel.send(link, self._codec.encode(answer))
 
     def _reject(self, link: Link, error: ProtocolViolationError) -> None:
         """Garbage costs its sender a counter; a greeting of another version gets an answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
@@ -17,6 +18,8 @@ from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.pool import Pool
 from stagelink.core.settings import Settings
 from stagelink.core.values import HostCard, Identity, Instance, PlaneCard
+from stagelink.hosts import with_host
+from stagelink.metrics import figures_of
 from stagelink.plugins import BackendContext, Manager
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
     Raises:
         ConfigError, CapacityError, TransportError: as :func:`stagelink.open`.
     """
-    config = load_config(settings)
+    config = with_host(load_config(settings))
     manager = manager or Manager()
     context = BackendContext(secrets.token_bytes(16), config)
     chosen = manager.choose(config.backend, context)
@@ -48,6 +51,7 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
         codecs = wrapping.compression.names
         driver = Driver(_parts(manager, context, chosen, codecs, undo))
         undo.pop_all()
+    driver.exchange.inspections.figures = partial(figures_of, config, driver)
     return Connector(config, driver, serializer, wrapping)
 
 

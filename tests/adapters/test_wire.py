@@ -46,6 +46,8 @@ SAMPLES: list[Any] = [
     m.Hello(5, ME, WHO, "encoder", b"", REPORT, HOST, (), ("zstd", "zip")),
     m.Declined(5, "declined", "nobody of that name"),
     m.Lost(5),
+    m.Inspect(7),
+    m.Figures(7, b'{"status": "ok"}'),
     up(m.Subscribe()),
     up(m.Query("k")),
     up(m.Pull(1, 2, REGION, 1.5)),
@@ -147,6 +149,9 @@ BAD: list[Any] = [
     m.Lost(BIG),
     m.Lost(True),
     m.Lost("1"),  # type: ignore[arg-type]
+    m.Inspect(-1),
+    m.Figures(1, bytes(m.FIGURES_LIMIT + 1)),
+    m.Figures(1, "{}"),  # type: ignore[arg-type]
     m.Hello(5, ME[:15], WHO, "e", b"", REPORT, HOST, ()),
     m.Hello(5, b"", WHO, "e", b"", REPORT, HOST, ()),
     m.Hello(5, ME, WHO, "e", b"x", REPORT, HOST, ()),
