@@ -51,7 +51,7 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
         codecs = wrapping.compression.names
         driver = Driver(_parts(manager, context, chosen, codecs, undo))
         undo.pop_all()
-    driver.exchange.inspections.figures = partial(figures_of, config, driver)
+    driver.exchange.inspections.figures = partial(figures_of, config, driver, wrapping)
     return Connector(config, driver, serializer, wrapping)
 
 

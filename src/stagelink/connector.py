@@ -209,9 +209,7 @@ class Connector:
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
-        return health_of(self.config, self._driver) | {
-            "compression": self._wrapping.compression.figures()
-        }
+        return health_of(self.config, self._driver, self._wrapping)
 
     def close(self) -> None:
         """End every wait, give back everything; bounded by the policy's ``close_s`` + 1 s.

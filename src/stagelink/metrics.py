@@ -10,13 +10,14 @@ from stagelink.core.messages import FIGURES_LIMIT
 
 if TYPE_CHECKING:
     from stagelink.adapters.threads import Driver
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
 
 _TIMEOUTS = (Reason.DEADLINE.value, Reason.BUDGET.value)
 
 
-def health_of(config: Config, driver: Driver) -> dict[str, Any]:
+def health_of(config: Config, driver: Driver, wrapping: Wrapping) -> dict[str, Any]:
     """One snapshot; sizes in bytes. ``status`` is ok, degraded (a peer is lost) or closed."""
     parts, counters = driver.parts, driver.counters
     errors = counters.errors()
@@ -41,16 +42,17 @@ def health_of(config: Config, driver: Driver) -> dict[str, Any]:
         "inspections": driver.exchange.inspections.answered,
         "inspections_refused": driver.exchange.inspections.refused,
         "frames_refused": driver.malformed + parts.channel.dropped,
+        "compression": wrapping.compression.figures(),
         **figures,
     }
 
 
-def figures_of(config: Config, driver: Driver) -> bytes:
+def figures_of(config: Config, driver: Driver, wrapping: Wrapping) -> bytes:
     """:func:`health_of` as JSON, at most ``FIGURES_LIMIT`` bytes, for who asks over the wire.
 
     Too many sessions are left out, and ``sessions_left_out`` says how many.
     """
-    health = health_of(config, driver)
+    health = health_of(config, driver, wrapping)
     body = json.dumps(health).encode()
     if len(body) > FIGURES_LIMIT:
         left_out = len(health["sessions"])
