@@ -180,8 +180,7 @@ class Outgoing:
             return
         self._forget_link(reader)
         reader.link, self._links[link] = link, hello.instance
-        reader.codecs = hello.codecs
-        reader.plane = choose(self._settings.planes, hello.planes, self._same_host(hello))
+        self._agree(reader, hello)
         self._reconcile(reader, hello, out)
         assert reader.plane is not None
         card = reader.plane.card
@@ -618,6 +617,11 @@ class Outgoing:
         if choose(self._settings.planes, hello.planes, same) is None:
             return why_no_route(self._settings.planes, hello.planes, same)
         return ""
+
+    def _agree(self, reader: Reader, hello: Hello) -> None:
+        """The route to this reader, and what it can undo."""
+        reader.codecs = hello.codecs
+        reader.plane = choose(self._settings.planes, hello.planes, self._same_host(hello))
 
     def _same_host(self, hello: Hello) -> bool:
         return bool(hello.host.host) and hello.host.host == self._settings.host.host

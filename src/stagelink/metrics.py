@@ -42,6 +42,7 @@ def health_of(config: Config, driver: Driver, wrapping: Wrapping) -> dict[str, A
         "inspections": driver.exchange.inspections.answered,
         "inspections_refused": driver.exchange.inspections.refused,
         "frames_refused": driver.malformed + parts.channel.dropped,
+        "compression": wrapping.compression.figures(),
         **figures,
         "compression": wrapping.compression.figures(),
     }
