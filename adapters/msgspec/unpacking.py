@@ -99,6 +99,13 @@ def _map(load: Load, data: memoryview) -> dict[Any, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+def _complex(data: memoryview) -> complex:
+    if len(data) != complex_bits.size:
+        msg = f"a complex number has {complex_bits.size} bytes, not {len(data)}"
+        raise PayloadError(msg)
+    return complex(*complex_bits.unpack(data))
+
+
 def _far(load: Load, data: memoryview) -> memoryview:
     offset, nbytes = load.place(lv.decode_index(data))
     return load.view[offset : offset + nbytes]
@@ -114,7 +121,7 @@ UNPACKERS: dict[int, Callable[[Load, memoryview], Any]] = {
     lv.TUPLE: lambda load, data: tuple(load.items(data)),
     lv.SET: lambda load, data: set(load.items(data)),
     lv.FROZENSET: lambda load, data: frozenset(load.items(data)),
-    lv.COMPLEX: lambda _, data: complex(*complex_bits.unpack(data)),
+    lv.COMPLEX: lambda _, data: _complex(data),
     lv.OBJECT: unpack_object,
     lv.ENUM: unpack_enum,
     lv.CODEC: lambda load, data: unpack_foreign(load.codecs, load.items(data)),
