@@ -6,10 +6,11 @@ Adapters implement these; a third party's class satisfies them without importing
 from stagelink.ports.channel import ControlChannel, LinkDown, LinkUp, Mail
 from stagelink.ports.codec import Codec, Serializer, Staged
 from stagelink.ports.liveness import Liveness
+from stagelink.ports.log import EventLog
 from stagelink.ports.memory import Memory, MemoryProvider
 from stagelink.ports.plane import Capabilities, DataPlane, WriteOrder
 
 __all__ = [
-    "Capabilities", "Codec", "ControlChannel", "DataPlane", "LinkDown", "LinkUp", "Liveness",
-    "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "WriteOrder",
+    "Capabilities", "Codec", "ControlChannel", "DataPlane", "EventLog", "LinkDown", "LinkUp",
+    "Liveness", "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "WriteOrder",
 ]  # fmt: skip

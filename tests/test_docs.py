@@ -17,7 +17,12 @@ from stagelink.core.timeouts import TimeoutPolicy
 from stagelink.failures import error_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/tutorials/first-transfer.md", "docs/how-to/write-a-backend.md"]
+PAGES = [
+    "README.md",
+    "docs/tutorials/first-transfer.md",
+    "docs/how-to/write-a-backend.md",
+    "docs/how-to/monitor.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

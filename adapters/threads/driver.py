@@ -16,10 +16,9 @@ from functools import partial
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import structlog
-
 from stagelink.adapters.threads.counters import Counters
 from stagelink.adapters.threads.errands import Errands, error_of
+from stagelink.adapters.threads.narrator import Narrator
 from stagelink.adapters.threads.standby import Standby
 from stagelink.adapters.threads.tickets import Ticket, Tickets
 from stagelink.adapters.threads.views import Views
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from stagelink.ports.channel import Arrival, ControlChannel
     from stagelink.ports.codec import Codec
     from stagelink.ports.liveness import Liveness
+    from stagelink.ports.log import EventLog
     from stagelink.ports.memory import Memory
     from stagelink.ports.plane import DataPlane
 
@@ -72,8 +72,6 @@ FLUSH_S = 0.2
 HOME_S = 0.25
 
 T = TypeVar("T")
-
-log = structlog.get_logger("stagelink")
 
 
 class Parts(NamedTuple):
@@ -85,6 +83,7 @@ class Parts(NamedTuple):
     planes: dict[str, DataPlane]
     memory: Memory
     liveness: Liveness
+    log: EventLog
 
 
 class Driver:
@@ -100,6 +99,8 @@ class Driver:
         self.closed = False
         self.tickets = Tickets()
         self.counters = Counters()
+        self.log = parts.log
+        self.narrator = Narrator(parts.log, parts.endpoint.settings.policy.lease_warning_s)
         self._state = Lock()
         self._io = Lock()
         self._driving = Lock()
@@ -115,8 +116,8 @@ class Driver:
         self._polled_for: Ticket | None = None
         self._poll_until = 0.0
         self.views = Views(self._kick)
-        self._errands = Errands()
-        self._standby = Standby(self, parts.channel.fileno())
+        self._errands = Errands(parts.log)
+        self._standby = Standby(self, parts.channel.fileno(), parts.log)
         self._standby.start()
         _DRIVERS.add(self)
 
@@ -203,6 +204,8 @@ class Driver:
         now_s = self.clock()
         if due is not None and due <= now_s:
             self.submit(TimePassed())
+        if self.narrator.due_s <= now_s:
+            self.narrator.look(self.look, now_s)
 
     def idle(self) -> bool:
         """Whether nothing waits that no descriptor announces."""
@@ -216,6 +219,7 @@ class Driver:
             until = now_s + IDLE_S if due is None else due
             # Under the lock: whoever arms an earlier time-out from now on sees it, and kicks.
             self._poll_until = until
+        until = min(until, self.narrator.due_s)
         return min(until, now_s + STALLED_RETRY_S) if self._stalled else until
 
     def _wait(self, ticket: Ticket) -> None:
@@ -365,16 +369,15 @@ class Driver:
         try:
             self.parts.channel.dial(link)
         except StagelinkError as error:
-            log.warning("dial_failed", link=link, cause=str(error))
+            self.log.warning("dial_failed", link=link, cause=str(error))
             self._mail.append(Disconnected(link, str(error)))
 
     def _send(self, action: Send) -> None:
         try:
             frames = self.parts.codec.encode(action.message)
         except Exception as error:
-            log.exception(
-                "message_dropped", link=action.link, cause=f"{type(error).__name__}: {error}"
-            )
+            cause = f"{type(error).__name__}: {error}"
+            self.log.error("message_dropped", link=action.link, cause=cause, exc_info=True)
             return
         waiting = self._stalled.get(action.link)
         if waiting:
@@ -399,9 +402,11 @@ class Driver:
             self._feed(Received(arrival.link, message))
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(arrival.link))
+            self.narrator.soon()
         else:
             self._stalled.pop(arrival.link, None)
             self._feed(Disconnected(arrival.link, arrival.detail))
+            self.narrator.soon()
 
     def _reject(self, link: Link, error: ProtocolViolationError) -> None:
         """Garbage costs its sender a counter; a greeting of another version gets an answer."""
@@ -409,8 +414,7 @@ class Driver:
         answer = getattr(error, "answer", None)
         if answer is not None:
             self.parts.channel.send(link, self.parts.codec.encode(answer))
-        if self.malformed & (self.malformed - 1) == 0:
-            log.warning("frames_refused", link=link, cause=str(error), count=self.malformed)
+        self.log.warning("frames_refused", link=link, cause=str(error), count=self.malformed)
 
     # --- planes and peers (no lock held) -------------------------------------------------
 
@@ -430,10 +434,15 @@ class Driver:
     def _is_dead(self, action: Probe) -> bool:
         """Whether the peer is proven dead; a proof that cannot be read proves nothing."""
         try:
-            return self.parts.liveness.is_dead(action.proof)
+            dead = self.parts.liveness.is_dead(action.proof)
         except Exception as error:  # noqa: BLE001 - a backend may be anybody's code
-            log.warning("probe_failed", peer=action.peer.hex(), cause=str(error))
+            name = self.narrator.name(action.peer)
+            self.log.warning("probe_failed", peer=name, cause=f"{type(error).__name__}: {error}")
             return False
+        if dead:
+            name, instance = self.narrator.name(action.peer), action.peer.hex()
+            self.log.warning("peer_dead", peer=name, instance=instance, cause="it died or closed")
+        return dead
 
     def _post(self, action: StartWrite) -> None:
         order = WriteOrder(*action)
@@ -463,7 +472,8 @@ class Driver:
         elif isinstance(action, Fence):
             self.submit(Fenced(action.peer, self._fence(action)))
         else:
-            log.warning("plane_reset", cause="a write was under way for too long")
+            cause, remedy = "a write was under way for too long", "see the plane's own log"
+            self.log.error("plane_reset", cause=cause, remedy=remedy)
             for plane in self.parts.planes.values():
                 plane.reset()
             self.submit(PlaneReset())
@@ -475,9 +485,11 @@ class Driver:
             return f"no plane is called {action.plane.name!r} here"
         error = error_of(lambda: plane.attach(action.peer, action.plane.descriptor))
         if error:
-            log.warning("attach_failed", peer=action.peer.hex(), cause=error)
+            name = self.narrator.name(action.peer)
+            self.log.warning("attach_failed", peer=name, backend=action.plane.name, cause=error)
         else:
             self._plane_of[action.peer] = plane
+        self.narrator.soon()
         return error
 
     def _fence(self, action: Fence) -> bool:
@@ -485,7 +497,8 @@ class Driver:
         fenced = [plane.fence(action.peer, action.dead) for plane in self.parts.planes.values()]
         if all(fenced):
             self._plane_of.pop(action.peer, None)
-            log.info("peer_fenced", peer=action.peer.hex(), dead=action.dead)
+            name, instance = self.narrator.name(action.peer), action.peer.hex()
+            self.log.warning("peer_fenced", peer=name, instance=instance, dead=action.dead)
         return all(fenced)
 
     # --- the end -------------------------------------------------------------------------

@@ -5,17 +5,15 @@ from __future__ import annotations
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from stagelink.adapters.threads.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagelink.ports.log import EventLog
+
 
 RETRY_S = 0.05
-
-log = structlog.get_logger("stagelink")
 
 
 class Served(Protocol):
@@ -55,8 +53,9 @@ class Standby:
     that leaves, and leaves nobody driving, unparks it.
     """
 
-    def __init__(self, driver: Served, channel_fd: int) -> None:
+    def __init__(self, driver: Served, channel_fd: int, log: EventLog) -> None:
         self._driver = driver
+        self._log = log
         self._wakeup = Wakeup(channel_fd)
         self._parked = Lock()
         self._parked.acquire()
@@ -101,7 +100,7 @@ class Standby:
             try:
                 self._serve(driver)
             except Exception as error:  # noqa: BLE001 - without this thread every wait would hang
-                log.warning("standby_failed", cause=f"{type(error).__name__}: {error}")
+                self._log.error("standby_failed", cause=f"{type(error).__name__}: {error}")
                 self.nap(RETRY_S)
 
     def _serve(self, driver: Served) -> None:

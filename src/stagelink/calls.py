@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagelink.core.errors import ClosedError, ConfigError, Context, ForkedError, StagelinkError
+from stagelink.core.errors import (
+    ClosedError,
+    ConfigError,
+    Context,
+    ForkedError,
+    Reason,
+    StagelinkError,
+)  # fmt: skip
 from stagelink.core.timeouts import deadline
 
 if TYPE_CHECKING:
@@ -106,3 +113,17 @@ class Accounted:
         error.context = Context(**merged)
         cause = error.reason.value if error.reason else type(error).__name__
         self._driver.counters.failed(cause)
+        self._tell(error, cause)
+
+    def _tell(self, error: StagelinkError, cause: str) -> None:
+        """The error is raised anyway: only what others should look at is more than debugging."""
+        log, (key, edge, peer, transfer, elapsed_s) = self._driver.log, error.context
+        if error.reason is Reason.NO_ROOM:
+            log.warning(
+                "pool_exhausted", key=key, edge=edge, elapsed_s=elapsed_s, cause=error.message,
+                remedy=error.remedy,
+            )  # fmt: skip
+        log.debug(
+            "call_failed", key=key, edge=edge, peer=peer, transfer_id=transfer, cause=cause,
+            elapsed_s=elapsed_s, detail=error.message, remedy=error.remedy,
+        )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.wire import WireCodec
+from stagelink.adapters.structlog import Log
 from stagelink.adapters.threads import Driver, Parts
 from stagelink.config import load_config
 from stagelink.connector import Connector
@@ -42,6 +43,10 @@ def compose(settings: Mapping[str, Any]) -> Connector:
     with ExitStack() as undo:
         driver = Driver(_parts(manager, context, chosen, undo))
         undo.pop_all()
+    driver.log.debug(
+        "connector_opened", role=config.role, link=driver.parts.channel.address,
+        instance=context.instance.hex(), backends=[backend.name for backend in chosen],
+    )  # fmt: skip
     return Connector(config, driver, PayloadSerializer())
 
 
@@ -65,7 +70,8 @@ def _parts(
         plane.register(REGION, memory)
         planes[backend.name] = plane
     endpoint = _endpoint(config, context.instance, liveness, planes)
-    return Parts(endpoint, channel, WireCodec(), planes, memory, liveness)
+    log = Log(stage=config.stage)
+    return Parts(endpoint, channel, WireCodec(), planes, memory, liveness, log)
 
 
 def _endpoint(
