@@ -41,7 +41,7 @@ class Narrator:
     """Looks at the endpoint when ``due_s`` (seconds of the driver's clock) has come."""
 
     def __init__(self, log: EventLog, lease_warning_s: float) -> None:
-        self._log = log
+        self.log = log
         self._patience_s = lease_warning_s
         self._looking = Lock()
         self._talks: dict[Name, _Known] = {}
@@ -92,7 +92,7 @@ class Narrator:
         if talk.open and not (known.open and known.number == talk.number):
             return self._opened(talk, known, way, now_s)
         if known.open and not talk.open:
-            log = self._log
+            log = self.log
             log.warning(
                 "session_lost", edge=talk.edge, peer=talk.peer, direction=way, cause=talk.detail
             )
@@ -102,7 +102,7 @@ class Narrator:
         return known
 
     def _opened(self, talk: Talk, known: _Known, way: str, now_s: float) -> _Known:
-        log, lost_s = self._log, 0.0 if known.open else now_s - known.since_s
+        log, lost_s = self.log, 0.0 if known.open else now_s - known.since_s
         if known.met:
             log.info(
                 "session_back", edge=talk.edge, peer=talk.peer, direction=way, elapsed_s=lost_s
@@ -115,7 +115,7 @@ class Narrator:
 
     def _still_closed(self, talk: Talk, known: _Known, way: str, now_s: float) -> _Known:
         """Say once why it is not open: refused, or never reached at all."""
-        log, waited_s = self._log, now_s - known.since_s
+        log, waited_s = self.log, now_s - known.since_s
         if known.warned or way == "out":
             return known
         if talk.declined:
@@ -133,7 +133,7 @@ class Narrator:
         return known._replace(warned=True)
 
     def _compare_leases(self, seen: Sight, now_s: float) -> None:
-        since, log = self._held_since, self._log
+        since, log = self._held_since, self.log
         self._held_since = {name: since.get(name, now_s) for name in seen.leases}
         self._warned &= seen.leases.keys()
         long = 0
@@ -153,8 +153,8 @@ class Narrator:
     def _compare_quarantine(self, quarantined: int) -> None:
         before, self._quarantined = self._quarantined, quarantined
         if quarantined and not before:
-            log = self._log
+            log = self.log
             log.info("quarantine_entered", bytes=quarantined, cause="a write may still land")
         elif before and not quarantined:
-            log = self._log
+            log = self.log
             log.info("quarantine_left", bytes=before)

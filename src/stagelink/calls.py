@@ -39,6 +39,10 @@ class Calls:
         ticket = self.driver.tickets.new()
         return self.driver.call(command._replace(ticket=ticket.number), ticket)  # type: ignore[call-arg]
 
+    def tell(self, command: Event) -> Result:
+        """Hand in a command with ticket 0, which the core answers at once."""
+        return self.driver.submit(command)
+
     def check_usable(self, *, sends: bool = False, receives: bool = False) -> None:
         """Whether a connector of this role may be called, here and now.
 
@@ -92,6 +96,16 @@ class Accounted:
         """Of an error of this call, as far as it is known before it ends."""
         return Context(key=self._key, edge=f"{self._from}->{self._to}")
 
+    def put(self, size: int) -> None:
+        """It has published *size* bytes."""
+        driver = self._driver
+        driver.counters.puts.add(self._to, size, driver.clock() - self._start_s)
+
+    def got(self, size: int) -> None:
+        """It has been given *size* bytes."""
+        driver = self._driver
+        driver.counters.gets.add(self._from, size, driver.clock() - self._start_s)
+
     def __enter__(self) -> Accounted:  # noqa: PYI034 - typing has no Self in 3.10
         """Begin the call."""
         return self
@@ -112,7 +126,7 @@ class Accounted:
         merged = {**self.context._asdict(), **known, "elapsed_s": elapsed_s}
         error.context = Context(**merged)
         cause = error.reason.value if error.reason else type(error).__name__
-        self._driver.counters.failed(cause)
+        self._driver.counters.failed(cause, str(error.context.edge))
         self._tell(error, cause)
 
     def _tell(self, error: StagelinkError, cause: str) -> None:

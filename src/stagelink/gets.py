@@ -88,7 +88,7 @@ class Gets:
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
         buffer: Any = bytearray(result.body) if result.body is not None else self._view(result)
-        self._driver.counters.got(result.size)
+        call.got(result.size)
         return Payload(
             self._driver, self._serializer, buffer, result.handle,
             key=key, generation=result.generation, size=result.size,
@@ -126,7 +126,7 @@ class Gets:
 
     def _end(self, key: str, address: str, stage: str, *, reject: bool) -> int:
         with self._calls.accounted(key, stage, self._calls.stage) as call:
-            result = self._calls.ask(CancelKey(0, address, stage, key, reject))
+            result = self._calls.tell(CancelKey(0, address, stage, key, reject))
             if isinstance(result, Failure):
                 raise error_of(result, call.context)
         assert isinstance(result, int)

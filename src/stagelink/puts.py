@@ -128,11 +128,11 @@ class Puts:
 
     def publish(self, command: Publish, call: Accounted) -> Receipt:
         """Make it known."""
-        result = self._calls.ask(command)
+        result = self._calls.tell(command)
         if isinstance(result, Failure):
             raise error_of(result, call.context)
         assert isinstance(result, Published)
-        self._driver.counters.put(command.size)
+        call.put(command.size)
         return Receipt(command.size, result.generation, command.key, self._edge(command.to))
 
     def reserve(self, size: int, wait_s: float, call: Accounted) -> Block:
