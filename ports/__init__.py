@@ -9,8 +9,10 @@ from stagelink.ports.liveness import Liveness
 from stagelink.ports.log import EventLog
 from stagelink.ports.memory import Memory, MemoryProvider
 from stagelink.ports.plane import Capabilities, DataPlane, WriteOrder
+from stagelink.ports.wrap import Compressor, TypeCodec
 
 __all__ = [
-    "Capabilities", "Codec", "ControlChannel", "DataPlane", "EventLog", "LinkDown", "LinkUp",
-    "Liveness", "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "WriteOrder",
+    "Capabilities", "Codec", "Compressor", "ControlChannel", "DataPlane", "EventLog", "LinkDown",
+    "LinkUp", "Liveness", "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "TypeCodec",
+    "WriteOrder",
 ]  # fmt: skip

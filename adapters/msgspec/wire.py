@@ -28,9 +28,9 @@ MOST_FRAMES = 2
 # Numbers of kinds are never given twice, and these two mean the same in every major version.
 HELLO, DECLINED = 1, 2
 KINDS: dict[type[tuple[object, ...]], int] = {
-    m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3,
+    m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3, m.Inspect: 4, m.Figures: 5,
     m.Subscribe: 16, m.Query: 17, m.Pull: 18, m.Cancel: 19, m.Ack: 20,
-    m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Gone: 35, m.Offer: 36, m.Done: 37,
+    m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Ended: 35, m.Offer: 36, m.Done: 37,
     m.Refused: 38,
 }  # fmt: skip
 
@@ -63,26 +63,28 @@ class WireCodec:
 
     __slots__ = ()
 
-    def encode(self, message: m.Message) -> list[bytes]:
+    def encode(self, message: m.Message | m.Aside) -> list[bytes]:
         """The frames of *message*: header and fields, and the inline bytes if they are many.
 
         Details longer than the format allows are cut.
         """
         if not isinstance(message, Packet):
-            values = _clean(message) if isinstance(message, m.Declined) else message
-            return [HEADERS[type(message)] + encode_fields(tuple(values))]
+            alone = _clean(message) if isinstance(message, m.Declined) else message
+            return [HEADERS[type(message)] + encode_fields(tuple(alone))]
         session, sequence, report, inner = message
-        values: tuple[object, ...] = inner
+        inside: tuple[object, ...] = inner
         header = HEADERS[type(inner)]
         if isinstance(inner, (m.Announce, m.Offer)):
             if len(inner.body) > BODY_LIMIT:
                 near = encode_fields((session, sequence, report, *inner[:-1], b""))
                 return [header + near, inner.body]
-        elif isinstance(inner, (m.Gone, m.Refused)):
-            values = _clean(inner)
-        return [header + encode_fields((session, sequence, report, *values))]
+        elif isinstance(inner, m.Refused):
+            inside = _clean(inner)
+        elif isinstance(inner, m.Ended):
+            inside = (tuple([_clean(record) for record in inner.records]),)
+        return [header + encode_fields((session, sequence, report, *inside))]
 
-    def decode(self, frames: Sequence[bytes]) -> m.Message:
+    def decode(self, frames: Sequence[bytes]) -> m.Message | m.Aside:
         """The message of *frames*, every field checked for type and range.
 
         Raises:
@@ -109,7 +111,7 @@ class Shape(NamedTuple):
 
     name: str
     frames: int
-    unpack: Callable[[Fields, bytes], m.Message]
+    unpack: Callable[[Fields, bytes], m.Message | m.Aside]
 
 
 def _violation(what: str) -> ProtocolViolationError:
@@ -173,7 +175,7 @@ def _hello(data: Fields, _: bytes) -> m.Hello:
         raise ValidationError(msg)
     return m.Hello(
         x.session, x.instance, Identity(*x.identity), x.source, x.wanted, Report(*x.report),
-        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]),
+        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]), x.codecs,
     )  # fmt: skip
 
 
@@ -184,6 +186,15 @@ def _declined(data: Fields, _: bytes) -> m.Declined:
 
 def _lost(data: Fields, _: bytes) -> m.Lost:
     return m.Lost(LOST_FIELDS.decode(data).session)
+
+
+def _inspect(data: Fields, _: bytes) -> m.Inspect:
+    return m.Inspect(INSPECT_FIELDS.decode(data).number)
+
+
+def _figures(data: Fields, _: bytes) -> m.Figures:
+    x = FIGURES_FIELDS.decode(data)
+    return m.Figures(x.number, x.body)
 
 
 def _from_receiver(x: f.FromReceiver, message: m.ToSender) -> Packet:
@@ -251,9 +262,13 @@ def _announce(data: Fields, far: bytes) -> Packet:
     return _from_sender(x, new(m.Announce, fields))
 
 
-def _gone(data: Fields, _: bytes) -> Packet:
-    x = GONE_FIELDS.decode(data)
-    return _from_sender(x, m.Gone(x.number, x.key, x.generation, x.reason.value, x.detail))
+def _ended(data: Fields, _: bytes) -> Packet:
+    x = ENDED_FIELDS.decode(data)
+    gone = [
+        new(m.Gone, (number, key, generation, reason.value, detail))
+        for number, key, generation, reason, detail in x.records
+    ]
+    return _from_sender(x, m.Ended(tuple(gone)))
 
 
 def _offer(data: Fields, far: bytes) -> Packet:
@@ -281,6 +296,8 @@ ANY_HELLO = Decoder(f.AnyHelloFields)
 HELLO_FIELDS = Decoder(f.HelloFields)
 DECLINED_FIELDS = Decoder(f.DeclinedFields)
 LOST_FIELDS = Decoder(f.LostFields)
+INSPECT_FIELDS = Decoder(f.InspectFields)
+FIGURES_FIELDS = Decoder(f.FiguresFields)
 SUBSCRIBE_FIELDS = Decoder(f.SubscribeFields)
 QUERY_FIELDS = Decoder(f.QueryFields)
 PULL_FIELDS = Decoder(f.PullFields)
@@ -289,18 +306,18 @@ ACK_FIELDS = Decoder(f.AckFields)
 WELCOME_FIELDS = Decoder(f.WelcomeFields)
 SYNCED_FIELDS = Decoder(f.SyncedFields)
 ANNOUNCE_FIELDS = Decoder(f.AnnounceFields)
-GONE_FIELDS = Decoder(f.GoneFields)
+ENDED_FIELDS = Decoder(f.EndedFields)
 OFFER_FIELDS = Decoder(f.OfferFields)
 DONE_FIELDS = Decoder(f.DoneFields)
 REFUSED_FIELDS = Decoder(f.RefusedFields)
 
 HEADERS = {kind: header(number) for kind, number in KINDS.items()}
 WITH_BODY = frozenset({m.Announce, m.Offer})
-UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message]] = {
+UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message | m.Aside]] = {
     m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
     m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Welcome: _welcome,
-    m.Synced: _synced, m.Announce: _announce, m.Gone: _gone, m.Offer: _offer, m.Done: _done,
-    m.Refused: _refused,
+    m.Synced: _synced, m.Announce: _announce, m.Ended: _ended, m.Offer: _offer, m.Done: _done,
+    m.Refused: _refused, m.Inspect: _inspect, m.Figures: _figures,
 }  # fmt: skip
 # The whole header is the look-up key: one hash checks magic, version, kind and flags.
 SHAPES = {

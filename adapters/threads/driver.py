@@ -87,7 +87,9 @@ class Driver:
         self._poll_until = 0.0
         self.wakeup = Wakeup(parts.channel.fileno())
         note, narrator = self._mail.append, self.narrator
-        self.exchange = Exchange(parts.channel, parts.codec, self._feed, note, narrator)
+        self.exchange = Exchange(
+            parts.channel, parts.codec, self._feed, note, narrator=narrator, clock=clock
+        )
         self.work = Work(
             parts.planes, parts.liveness, self.submit, note, self.settle, narrator=narrator
         )

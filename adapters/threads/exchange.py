@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from stagelink.adapters.threads.inspections import Inspections
 from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
+from stagelink.core.messages import Figures, Inspect
 from stagelink.ports.channel import LinkUp, Mail
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from stagelink.adapters.threads.narrator import Narrator
     from stagelink.adapters.threads.tickets import Ticket
     from stagelink.core.events import Event
+    from stagelink.core.messages import Aside
     from stagelink.core.values import Link
     from stagelink.ports.channel import Arrival, ControlChannel
     from stagelink.ports.codec import Codec
@@ -33,7 +36,9 @@ class Exchange:
         codec: Codec,
         feed: Callable[[Event], object],
         note: Callable[[Event], object],
+        *,
         narrator: Narrator,
+        clock: Callable[[], float],
     ) -> None:
         self._channel = channel
         self._codec = codec
@@ -46,6 +51,7 @@ class Exchange:
         self.stalled: dict[Link, deque[list[bytes]]] = {}
         self.malformed = 0
         self.undrained = False
+        self.inspections = Inspections(clock)
 
     def run(self, ticket: Ticket | None, look: bool) -> None:
         """Send what waits and take what has arrived, until *ticket* is answered.
@@ -126,7 +132,10 @@ class Exchange:
             except ProtocolViolationError as error:
                 self._reject(link, error)
                 return
-            self._feed(Received(link, message))
+            if isinstance(message, (Inspect, Figures)):
+                self._show(link, message)
+            else:
+                self._feed(Received(link, message))
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(link))
             self._narrator.soon()
@@ -134,6 +143,12 @@ class Exchange:
             self.stalled.pop(link, None)
             self._feed(Disconnected(link, arrival.detail))
             self._narrator.soon()
+
+    def _show(self, link: Link, message: Aside) -> None:
+        """Answer somebody who looks at us from outside; the core never hears of it."""
+        answer = self.inspections.answer(message)
+        if answer is not None:
+            self._channel.send(link, self._codec.encode(answer))
 
     def _reject(self, link: Link, error: ProtocolViolationError) -> None:
         """Garbage costs its sender a counter; a greeting of another version gets an answer."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.threads.counters import BOUNDS_S
 from stagelink.core.errors import Reason
+from stagelink.core.messages import FIGURES_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
 
+_NO_ROWS: dict[str, list[object]] = {"sessions": [], "edges": [], "failures": []}
 _TIMEOUTS = (Reason.DEADLINE.value, Reason.BUDGET.value)
 
 
@@ -44,6 +47,8 @@ def health_of(config: Config, driver: Driver) -> dict[str, Any]:
         "timeouts": sum(errors[cause] for cause in _TIMEOUTS),
         "views": len(driver.views),
         "leases_held_long": driver.narrator.held_long,
+        "inspections": driver.exchange.inspections.answered,
+        "inspections_refused": driver.exchange.inspections.refused,
         "frames_refused": driver.malformed + parts.channel.dropped,
         "edges": edges,
         "failures": failures,
@@ -74,6 +79,20 @@ def _failures(counters: Counters) -> list[dict[str, Any]]:
         for edge, causes in counters.errors().items()
         for cause, count in causes.items()
     ]
+
+
+def figures_of(config: Config, driver: Driver) -> bytes:
+    """:func:`health_of` as JSON, at most ``FIGURES_LIMIT`` bytes, for who asks over the wire.
+
+    Too many rows are left out, those of edges with them; ``sessions_left_out`` says how many.
+    """
+    health = health_of(config, driver)
+    body = json.dumps(health).encode()
+    if len(body) > FIGURES_LIMIT:
+        left_out = len(health["sessions"])
+        body = json.dumps(health | _NO_ROWS | {"sessions_left_out": left_out}).encode()
+    assert len(body) <= FIGURES_LIMIT, f"{len(body)} bytes without sessions"
+    return body
 
 
 def _figures(endpoint: Endpoint) -> dict[str, Any]:
