@@ -21,6 +21,7 @@ PAGES = [
     "README.md",
     "docs/tutorials/first-transfer.md",
     "docs/how-to/write-a-backend.md",
+    "docs/how-to/monitor.md",
     "docs/how-to/check-and-compress.md",
     "docs/how-to/put-foreign-types.md",
 ]

@@ -216,7 +216,12 @@ class Connector:
 
         Twice is fine, and so beside a blocked get (which raises ClosedError).
         """
+        first = not (self._driver.closed or self._driver.forked)
         self._driver.close(self._calls.policy.close_s)
+        if first:
+            self._driver.log.debug(
+                "connector_closed", instance=self._driver.parts.endpoint.settings.instance.hex()
+            )
 
     def __enter__(self) -> Self:
         """Use the connector; leaving closes it."""

@@ -96,7 +96,7 @@ class Gets:
         size, handle = result.size, result.handle
         if not self._wrapping.is_bare(buffer):
             buffer, size, handle = self._unwrapped(buffer, result, call)
-        self._driver.counters.got(result.size)
+        call.got(result.size)
         return Payload(
             self._driver, self._serializer, buffer, handle,
             key=key, generation=result.generation, size=size,
