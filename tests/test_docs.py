@@ -17,7 +17,10 @@ from stagelink.core.timeouts import TimeoutPolicy
 from stagelink.failures import error_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/tutorials/first-transfer.md", "docs/how-to/write-a-backend.md"]
+PAGES = [
+    "README.md", "docs/tutorials/first-transfer.md", "docs/how-to/stream-chunks.md",
+    "docs/how-to/write-a-backend.md",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES)
