@@ -8,6 +8,7 @@ from stagelink.arguments import MetadataFields
 from stagelink.core.errors import ConfigError, Reason, StagelinkError
 from stagelink.core.events import CancelKey, Delivery, Failure, Get, Poll, Release
 from stagelink.core.keys import check_key, parse_wire_key, pending_with_same_request
+from stagelink.core.streams import shown
 from stagelink.failures import error_of
 from stagelink.payload import Payload
 
@@ -179,4 +180,5 @@ def _sources(endpoint: Endpoint) -> list[Source]:
 
 
 def _pending_keys(endpoint: Endpoint) -> list[str]:
-    return [key for source in endpoint.incoming.sources.values() for key in source.inbox.known()]
+    sources = endpoint.incoming.sources.values()
+    return [shown(key) for source in sources for key in source.inbox.known()]
