@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import error as StructError  # noqa: N812 - it is an exception
 from typing import TYPE_CHECKING, Any
 
 from msgspec.msgpack import decode
@@ -46,7 +47,7 @@ class Load:
         header = self.view[layout.header_start : layout.header_stop]
         try:
             return decode(header, ext_hook=self.unpack)
-        except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        except (ValueError, TypeError, RecursionError, MemoryError, StructError) as error:
             msg = f"the header of the payload is malformed: {error}"
             raise PayloadError(msg) from error
 
