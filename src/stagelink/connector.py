@@ -184,6 +184,8 @@ class Connector:
             The same as :meth:`get`, except DeadlineError.
         """
         self._calls.check_usable(receives=True)
+        if metadata is None and self._gets.absent(key, source):
+            return None
         command = self._gets.wanted(key, source, None, metadata)
         with self._calls.accounted(key, command.source, self.stage) as call:
             return self._gets.poll(command, call)
