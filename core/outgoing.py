@@ -142,7 +142,12 @@ class Outgoing:
         ledger.publish(entry)
         self._timers.arm(("ttl", command.to, self.generation), now_s + command.ttl_s)
         out.append(Complete(command.ticket, Published(self.generation)))
-        self._feed(command.to, out)
+        for reader in self._stages.get(command.to, ()):
+            feed = reader.feed
+            if feed.cursor + 1 == entry.number and feed.sync_at < 0 and feed.open:
+                feed.sent(entry.number, self._announce_entry(reader, entry, out))
+            else:
+                self._announce(reader, out)
 
     def refuses(self, command: Publish) -> Failure | None:
         """Why *command* cannot be published now: its key is live, or the inline bytes are many."""
@@ -191,8 +196,7 @@ class Outgoing:
             return
         self._forget_link(reader)
         reader.link, self._links[link] = link, hello.instance
-        reader.codecs = hello.codecs
-        reader.plane = choose(self._settings.planes, hello.planes, self._same_host(hello))
+        self._agree(reader, hello)
         self._reconcile(reader, hello, out)
         assert reader.plane is not None
         card = reader.plane.card
@@ -621,6 +625,11 @@ class Outgoing:
         if choose(self._settings.planes, hello.planes, same) is None:
             return why_no_route(self._settings.planes, hello.planes, same)
         return ""
+
+    def _agree(self, reader: Reader, hello: Hello) -> None:
+        """The route to this reader, and what it can undo."""
+        reader.codecs = hello.codecs
+        reader.plane = choose(self._settings.planes, hello.planes, self._same_host(hello))
 
     def _same_host(self, hello: Hello) -> bool:
         return bool(hello.host.host) and hello.host.host == self._settings.host.host

@@ -138,7 +138,7 @@ class Puts:
         if isinstance(result, Failure):
             raise error_of(result, call.context)
         assert isinstance(result, Published)
-        self._driver.counters.put(command.size)
+        call.put(command.size)
         return Receipt(command.size, result.generation, command.key, self._edge(command.to))
 
     def reserve(self, size: int, wait_s: float, call: Accounted) -> Block:
