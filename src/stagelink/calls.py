@@ -125,7 +125,7 @@ class Accounted:
         elapsed_s = self._driver.clock() - self._start_s
         merged = {**self.context._asdict(), **known, "elapsed_s": elapsed_s}
         error.context = Context(**merged)
-        cause = error.reason.value if error.reason else type(error).__name__
+        cause = error.cause
         self._driver.counters.failed(cause, str(error.context.edge))
         self._tell(error, cause)
 

@@ -64,6 +64,13 @@ class Payload:
             self._loaded = True
         return self._value
 
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the put; empty without tracing there, or once closed."""
+        from stagelink.adapters.msgspec import traced  # noqa: PLC0415 - few ask
+
+        return "" if self._buffer is None else traced.read(self._buffer, self.size)
+
     def close(self, *, strict: bool = False) -> None:
         """Let the memory go now, or with its last view. Twice is fine.
 
@@ -114,9 +121,14 @@ class Draft:
     def __init__(self, driver: Driver, block: Block, size: int, buffer: Any, tensor: Any) -> None:  # noqa: ANN401
         self._driver = driver
         self._block: Block | None = block
-        self._buffer = buffer
+        self._buffer: memoryview | None = buffer
         self.tensor = tensor
         self.size = size
+
+    @property
+    def memory(self) -> memoryview | None:
+        """The bytes of the payload but its digest; None once put or given back."""
+        return self._buffer
 
     def take(self, driver: Driver) -> Block:
         """The block, once: from now on it belongs to the put that *driver* performs.
