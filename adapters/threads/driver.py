@@ -110,6 +110,11 @@ class Driver:
         self.settle()
         return result
 
+    def post(self, event: Event) -> None:
+        """Have one fact or command handed in soon; a finalizer may call this under any lock."""
+        self._mail.append(event)
+        self._kick()
+
     def call(self, event: Event, ticket: Ticket) -> Result:
         """Hand in a command with *ticket* and wait for its answer; the core bounds the wait."""
         try:

@@ -60,7 +60,7 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
         "connector_opened", role=config.role, link=driver.parts.channel.address,
         instance=context.instance.hex(), backends=[backend.name for backend in chosen],
     )  # fmt: skip
-    driver.exchange.inspections.figures = partial(figures_of, config, driver)
+    driver.exchange.inspections.figures = partial(figures_of, config, driver, wrapping)
     return Connector(config, driver, serializer, wrapping, halves)
 
 

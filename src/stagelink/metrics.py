@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stagelink.adapters.threads import Counters, Driver
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
 
@@ -21,7 +22,7 @@ _NO_ROWS: dict[str, list[object]] = {"sessions": [], "edges": [], "failures": []
 _TIMEOUTS = (Reason.DEADLINE.value, Reason.BUDGET.value)
 
 
-def health_of(config: Config, driver: Driver) -> dict[str, Any]:
+def health_of(config: Config, driver: Driver, wrapping: Wrapping) -> dict[str, Any]:
     """One snapshot; sizes in bytes. ``status`` is ok, degraded (a peer is lost) or closed."""
     parts, counters = driver.parts, driver.counters
     edges, failures = _edges(config.stage, counters), _failures(counters)
@@ -50,6 +51,7 @@ def health_of(config: Config, driver: Driver) -> dict[str, Any]:
         "inspections": driver.exchange.inspections.answered,
         "inspections_refused": driver.exchange.inspections.refused,
         "frames_refused": driver.malformed + parts.channel.dropped,
+        "compression": wrapping.compression.figures(),
         "edges": edges,
         "failures": failures,
         **figures,
@@ -81,12 +83,12 @@ def _failures(counters: Counters) -> list[dict[str, Any]]:
     ]
 
 
-def figures_of(config: Config, driver: Driver) -> bytes:
+def figures_of(config: Config, driver: Driver, wrapping: Wrapping) -> bytes:
     """:func:`health_of` as JSON, at most ``FIGURES_LIMIT`` bytes, for who asks over the wire.
 
     Too many rows are left out, those of edges with them; ``sessions_left_out`` says how many.
     """
-    health = health_of(config, driver)
+    health = health_of(config, driver, wrapping)
     body = json.dumps(health).encode()
     if len(body) > FIGURES_LIMIT:
         left_out = len(health["sessions"])
