@@ -96,6 +96,11 @@ class Accounted:
         """Of an error of this call, as far as it is known before it ends."""
         return Context(key=self._key, edge=f"{self._from}->{self._to}")
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the call began."""
+        return self._driver.clock() - self._start_s
+
     def put(self, size: int) -> None:
         """It has published *size* bytes."""
         driver = self._driver

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from stagelink.adapters.msgspec.prepare import Prepared
     from stagelink.calls import Accounted
-    from stagelink.core.events import Get, Publish
+    from stagelink.core.events import Publish, Result
     from stagelink.payload import Payload
     from stagelink.puts import Receipt
 
@@ -64,39 +64,20 @@ class TracedPuts(Puts):
 class TracedGets(Gets):
     """Gets as spans, in the trace of the put unless there is one here already."""
 
-    def get(self, command: Get, call: Accounted) -> Payload:
-        """Wait for what *command* wants."""
-        start_ns = time_ns()
+    def payload(self, key: str, result: Result, call: Accounted) -> Payload:
+        """What every get, poll and stream goes through with its answer: a span as long as it."""
+        start_ns = time_ns() - int(call.elapsed_s * 1e9)
+        attributes = _attributes(key, call, "+".join(self._driver.parts.planes))
         try:
-            payload = super().get(command, call)
+            payload = super().payload(key, result, call)
         except StagelinkError as error:
-            self._failed(command, call, start_ns, error)
+            span = get_span(attributes, start_ns, "")
+            fail(span, error)
+            span.end()
             raise
-        self._got(payload, call, start_ns)
-        return payload
-
-    def poll(self, command: Get, call: Accounted) -> Payload | None:
-        """Take it if it is here; nothing is no span."""
-        start_ns = time_ns()
-        try:
-            payload = super().poll(command, call)
-        except StagelinkError as error:
-            self._failed(command, call, start_ns, error)
-            raise
-        if payload is not None:
-            self._got(payload, call, start_ns)
-        return payload
-
-    def _got(self, payload: Payload, call: Accounted, start_ns: int) -> None:
-        attributes = _attributes(payload.key, call, "+".join(self._driver.parts.planes))
         attributes |= {"stagelink.size": payload.size, "stagelink.outcome": "ok"}
         get_span(attributes, start_ns, payload.traceparent).end()
-
-    def _failed(self, command: Get, call: Accounted, start_ns: int, error: StagelinkError) -> None:
-        attributes = _attributes(command.key, call, "+".join(self._driver.parts.planes))
-        span = get_span(attributes, start_ns, "")
-        fail(span, error)
-        span.end()
+        return payload
 
 
 @contextmanager
