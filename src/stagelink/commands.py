@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path  # noqa: TC003  typer reads annotations at run time
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from stagelink import StagelinkError, __version__
 
 if TYPE_CHECKING:
+    from stagelink.bench.options import Options as BenchOptions
     from stagelink.demo.report import Options, Outcome
 
 FAILED = 1
@@ -24,6 +25,17 @@ EXAMPLES = """Examples:
   stagelink demo --backend memory --json    one process, one JSON object
 
   stagelink demo --input voice.wav --output out.wav --realtime
+"""
+
+BENCH_EXAMPLES = """Examples:
+
+  stagelink bench                                 all sizes, the best backend, under a minute
+
+  stagelink bench --quick --json                  ten seconds, one JSON object
+
+  stagelink bench --sizes 4K,1M --backend shm-write --rounds 5000
+
+  stagelink bench --plot bench.svg                draws what it measured
 """
 
 app = typer.Typer(
@@ -93,6 +105,51 @@ def demo(  # noqa: PLR0917  one per option
     else:
         _show(outcome)
     raise typer.Exit(0 if outcome.ok else FAILED)
+
+
+@app.command(epilog=BENCH_EXAMPLES)
+def bench(
+    sizes: Annotated[
+        str | None,
+        typer.Option(metavar="SIZES", help="Payload sizes [4K,64K,1M,16M,256M]."),
+    ] = None,
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, shm, shm-write or memory.")
+    ] = "auto",
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", help="Hand-offs of each small size [1000].")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, no 256M.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
+) -> None:
+    """Measure hand-offs between two processes of this machine, beside what they cannot be below.
+
+    The floors are one message over plain ZeroMQ sockets and one plain copy; they are measured in
+    turns with ours, so that whatever disturbs the machine disturbs both.
+    """
+    from stagelink.bench.options import Options  # noqa: PLC0415
+
+    options = Options(sizes, backend, rounds, quick)
+    try:
+        found = _bench(options)
+    except StagelinkError as error:
+        _give_up(error, as_json=as_json)
+    except KeyboardInterrupt:
+        typer.echo("stagelink: interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        typer.echo(json.dumps(found))
+    else:
+        from stagelink.bench.show import show  # noqa: PLC0415
+
+        show(found)
+
+
+def _bench(options: BenchOptions) -> dict[str, Any]:
+    from stagelink.bench.options import plan  # noqa: PLC0415
+    from stagelink.bench.show import run_with_progress  # noqa: PLC0415
+
+    return run_with_progress(plan(options))
 
 
 def _give_up(error: StagelinkError, *, as_json: bool) -> NoReturn:

@@ -1,0 +1,164 @@
+"""What to measure, checked before anything is started."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path  # noqa: TC003  a field's type
+from typing import NamedTuple
+
+from stagelink.config import load_config
+from stagelink.core.errors import ConfigError
+from stagelink.plugins import BackendContext, Manager
+
+DEFAULT_SIZES = "4K,64K,1M,16M,256M"
+QUICK_SIZES = "4K,64K,1M,16M"
+ROUNDS = 1000
+QUICK_ROUNDS = 100
+DEPTH = 4
+"""Payloads outstanding while throughput is measured."""
+
+HEADROOM = 1 << 20
+MOST = 4 << 30
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Options(NamedTuple):
+    """What the user asked for; *rounds* None means enough for steady figures."""
+
+    sizes: str | None = None
+    backend: str = "auto"
+    rounds: int | None = None
+    quick: bool = False
+    plot: Path | None = None
+    peers: bool = False
+    busy: bool = False
+
+
+class Plan(NamedTuple):
+    """What will be run.
+
+    Attributes:
+        sizes: bytes of the payloads, ascending.
+        rounds: hand-offs measured of payloads up to 1 MiB; of larger ones fewer.
+        repeats: into how many interleaved blocks they are cut.
+        stream_s: how long throughput is measured for each size.
+        planes: the backends that *backend* stands for, best first.
+        alone: whether the consumer is a process of its own (else a thread).
+    """
+
+    sizes: list[int]
+    backend: str
+    rounds: int
+    repeats: int
+    stream_s: float
+    planes: list[str]
+    alone: bool
+    shm_dir: str
+    peers: bool
+    busy: bool
+
+    @property
+    def pool_bytes(self) -> int:
+        """Room for as many of the largest payload as are outstanding, and their headers."""
+        return DEPTH * (self.sizes[-1] + HEADROOM)
+
+    def rounds_of(self, size: int) -> int:
+        """Hand-offs in one repeat; large payloads need fewer for the same time."""
+        wanted = min(self.rounds, max(10, (self.rounds << 20) // max(size, 1)))
+        return max(1, wanted // self.repeats)
+
+
+def plan(options: Options) -> Plan:
+    """Turn what was asked for into what will be run.
+
+    Raises:
+        ConfigError: a size or number is wrong, the backend cannot work, or memory is too small.
+    """
+    sizes = parse_sizes(options.sizes or (QUICK_SIZES if options.quick else DEFAULT_SIZES))
+    rounds = options.rounds
+    if rounds is None:
+        rounds = QUICK_ROUNDS if options.quick else ROUNDS
+    if rounds < 1:
+        msg = f"{rounds} rounds measure nothing"
+        raise ConfigError(msg, remedy="give --rounds a number of at least 1")
+    config = load_config({"stage": "bench", "role": "peer", "backend": options.backend})
+    chosen = Manager().choose(options.backend, BackendContext(bytes(16), config))
+    alone = chosen[0].channel != "memory"
+    made = Plan(
+        sizes, options.backend, rounds, 5, 0.3 if options.quick else 0.6,
+        [backend.name for backend in chosen], alone, config.shm_dir, options.peers, options.busy,
+    )  # fmt: skip
+    if alone:
+        check_room(made.pool_bytes, config.shm_dir)
+    return made
+
+
+def parse_sizes(text: str) -> list[int]:
+    """``"4K,1M"`` in bytes, ascending, each once.
+
+    Raises:
+        ConfigError: one of them is no size, or too small or large to be measured.
+    """
+    return sorted({_size(word.strip()) for word in text.split(",")})
+
+
+def _size(word: str) -> int:
+    bare = word.upper().removesuffix("B").removesuffix("I")
+    unit = _UNITS.get(bare[-1:], 1)
+    digits = bare[:-1] if unit > 1 else bare
+    if not (digits.isascii() and digits.isdigit()):
+        msg = f"{word!r} is no size"
+        raise ConfigError(msg, remedy="write sizes as 4K,64K,1M,16M,256M, or in bytes")
+    size = int(digits) * unit
+    if not 1 <= size <= MOST:
+        msg = f"the size {word!r} is {size} bytes, allowed are 1 to {MOST}"
+        raise ConfigError(msg, remedy="write sizes as 4K,64K,1M,16M,256M, or in bytes")
+    return size
+
+
+def check_room(pool_bytes: int, directory: str) -> None:
+    """Refuse what cannot fit *directory*, where both ends have a pool.
+
+    Raises:
+        ConfigError: says how large the largest size may be.
+    """
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return  # the backend itself has said that it works without
+    free = found.f_bavail * found.f_frsize
+    if 2 * pool_bytes <= free:
+        return
+    most = max(0, free // (2 * DEPTH) - HEADROOM)
+    msg = f"two pools of {pool_bytes >> 20} MiB do not fit {directory}: {free >> 20} MiB are free"
+    raise ConfigError(
+        msg, remedy=f"give --sizes of at most {most >> 10}K, or mount a larger {directory}"
+    )
+
+
+def size_name(size: int) -> str:
+    """``4 KiB`` and the like."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a plot that could not be drawn in the end.
+
+    Raises:
+        ConfigError: matplotlib is missing, or the file name says no format.
+    """
+    if path is None:
+        return
+    if path.suffix.lower() not in {".png", ".svg"}:
+        msg = f"cannot tell the format of the plot {str(path)!r}"
+        raise ConfigError(msg, remedy="let the name end in .png or .svg")
+    if not path.absolute().parent.is_dir():
+        msg = f"there is no directory for the plot {str(path)!r}"
+        raise ConfigError(msg, remedy="make it first, or choose another")
+    if find_spec("matplotlib") is None:
+        msg = "a plot needs matplotlib"
+        raise ConfigError(msg, remedy="pip install 'stagelink[bench]'")
