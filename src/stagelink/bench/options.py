@@ -75,7 +75,8 @@ def plan(options: Options) -> Plan:
     Raises:
         ConfigError: a size or number is wrong, the backend cannot work, or memory is too small.
     """
-    sizes = parse_sizes(options.sizes or (QUICK_SIZES if options.quick else DEFAULT_SIZES))
+    default = QUICK_SIZES if options.quick else DEFAULT_SIZES
+    sizes = parse_sizes(default if options.sizes is None else options.sizes)
     rounds = options.rounds
     if rounds is None:
         rounds = QUICK_ROUNDS if options.quick else ROUNDS

@@ -13,7 +13,7 @@ from stagelink.bench.figures import Times
 from stagelink.bench.floors import COPY_BYTES, Copier, PlainZmq
 from stagelink.bench.options import DEPTH, Plan
 from stagelink.bench.partner import Partner
-from stagelink.bench.payloads import fill, payload
+from stagelink.bench.payloads import fill, library, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -177,6 +177,7 @@ def producing(plan: Plan) -> Iterator[Producer]:
         plain = PlainZmq()
         undo.callback(plain.close)
         partner = undo.enter_context(Partner(alone=plan.alone))
+        library()  # while the consumer starts
         tx = undo.enter_context(stagelink.open(**settings(plan, FROM, "sender")))
         theirs = {**settings(plan, TO, "receiver"), "sender": tx.endpoint}
         partner.ask("open", settings=theirs, floor=plain.address)
@@ -191,6 +192,7 @@ def settings(plan: Plan, stage: str, role: str) -> dict[str, Any]:
         "role": role,
         "backend": plan.backend,
         "pool_bytes": plan.pool_bytes,
+        "shm_dir": plan.shm_dir,
         "send_share": 0.0,
         "receive_share": 0.0,
     }

@@ -19,7 +19,8 @@ MEANING = (
     "hand-off: from before put until the other process, waiting in get, has touched every page. "
     "÷ ZMQ: times one message of that size over plain ZeroMQ, its floor. "
     "÷ copy: times one plain copy of that size. A put is a copy, so 1 is its floor; "
-    "alloc fills its block in place and has no such floor."
+    "alloc fills its block in place and has no such floor. "
+    "CPU/GB: processor seconds of both ends for 10**9 bytes."
 )
 
 
@@ -41,45 +42,39 @@ def run_with_progress(plan: Plan) -> dict[str, Any]:
 def show(found: dict[str, Any]) -> None:
     """Print tables, and what the ratios mean."""
     console = Console(file=sys.stdout)
+    console.print(_table(found))
+    floors, host = found["floors"], found["host"]
+    console.print(
+        f"floors: ZeroMQ one way {_digits(floors['zmq_oneway_us'])} µs, there and back "
+        f"{_digits(floors['zmq_rtt_us'])} µs; copy {_digits(floors['memcpy_gbps'])} GB/s"
+    )
+    blocks = ", ".join(f"{_digits(us)} among {live}" for live, us in found["allocator"].items())
+    console.print(f"a poll that misses: {_digits(found['poll_miss_us'])} µs")
+    console.print(f"free and allocate, µs: {blocks} live blocks")
+    console.print(f"host: {host['cpus']} CPUs, load {host['load'][0]}, Python {host['python']}")
+    console.print(MEANING)
+
+
+def _table(found: dict[str, Any]) -> Table:
     planes = ", ".join(found["planes"])
     name = found["backend"] if planes == found["backend"] else f"{found['backend']}: {planes}"
     alloc = {row["size"]: row["handoff_p50_us"] for row in found["alloc_rows"]}
-    table = Table(title=f"Hand-off and throughput ({name})", title_justify="left")
-    heads = (
-        "size",
-        "p50 µs",
-        "p99 µs",
-        "best µs",
-        "÷ ZMQ",
-        "÷ copy",
-        "alloc µs",
-        "GB/s",
-        "CPU s/GB",
-    )
-    for head in heads:
-        table.add_column(head, justify="right")
+    table = Table(title=f"Hand-off in µs, and throughput ({name})", title_justify="left")
+    for head in ("size", "p50", "p99", "best", "÷ ZMQ", "÷ copy", "alloc", "GB/s", "CPU/GB"):
+        table.add_column(head, justify="right", no_wrap=True)
     for row in found["rows"]:
-        table.add_row(
-            size_name(row["size"]),
-            *(
-                f"{row[field]:,.1f}"
-                for field in ("handoff_p50_us", "handoff_p99_us", "handoff_best_us")
-            ),
-            f"{row['vs_oneway']:.2f}" if "vs_oneway" in row else "",
-            f"{row['vs_memcpy']:.2f}",
-            f"{alloc[row['size']]:,.1f}",
-            f"{row['gbps']:.2f}",
-            f"{row['cpu_s_per_gb']:.3f}",
-        )
-    floors, host = found["floors"], found["host"]
-    console.print(table)
-    console.print(
-        f"floors: ZeroMQ one way {floors['zmq_oneway_us']:.1f} µs, there and back "
-        f"{floors['zmq_rtt_us']:.1f} µs, copy {floors['memcpy_gbps']:.1f} GB/s"
-    )
-    blocks = ", ".join(f"{us:.1f} µs among {live}" for live, us in found["allocator"].items())
-    console.print(
-        f"a poll that misses: {found['poll_miss_us']:.1f} µs; free and allocate: {blocks}"
-    )
-    console.print(f"host: {host['cpus']} CPUs, load {host['load'][0]}, Python {host['python']}")
-    console.print(MEANING, soft_wrap=False)
+        figures = [row[f"handoff_{name}_us"] for name in ("p50", "p99", "best")]
+        figures += [row.get("vs_oneway"), row["vs_memcpy"], alloc[row["size"]]]
+        figures += [row["gbps"], row["cpu_s_per_gb"]]
+        table.add_row(size_name(row["size"]), *map(_digits, figures))
+    return table
+
+
+def _digits(value: float | None) -> str:
+    """Three digits, more only before the point; nothing of None."""
+    if value is None:
+        return ""
+    for limit, form in ((1, ".3g"), (10, ".2f"), (100, ".1f")):
+        if value < limit:
+            return format(value, form)
+    return f"{value:,.0f}"
