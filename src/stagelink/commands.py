@@ -36,6 +36,8 @@ BENCH_EXAMPLES = """Examples:
   stagelink bench --sizes 4K,1M --backend shm-write --rounds 5000
 
   stagelink bench --plot bench.svg                draws what it measured
+
+  stagelink bench --soak 60                       32 edges, every byte compared
 """
 
 app = typer.Typer(
@@ -108,7 +110,7 @@ def demo(  # noqa: PLR0917  one per option
 
 
 @app.command(epilog=BENCH_EXAMPLES)
-def bench(
+def bench(  # noqa: PLR0917  one per option
     sizes: Annotated[
         str | None,
         typer.Option(metavar="SIZES", help="Payload sizes [4K,64K,1M,16M,256M]."),
@@ -120,6 +122,19 @@ def bench(
         int | None, typer.Option(metavar="N", help="Hand-offs of each small size [1000].")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, no 256M.")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also with 64 receivers connected.")
+    ] = False,
+    busy: Annotated[
+        bool, typer.Option("--busy", help="Also puts beside a thread that computes.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw it, as .png or .svg.")
+    ] = None,
+    soak: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Instead: 32 edges, more than the pool can hold."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
 ) -> None:
     """Measure hand-offs between two processes of this machine, beside what they cannot be below.
@@ -129,9 +144,9 @@ def bench(
     """
     from stagelink.bench.options import Options  # noqa: PLC0415
 
-    options = Options(sizes, backend, rounds, quick)
+    options = Options(sizes, backend, rounds, quick, plot, peers, busy, soak)
     try:
-        found = _bench(options)
+        found = _soak(options) if soak is not None else _bench(options)
     except StagelinkError as error:
         _give_up(error, as_json=as_json)
     except KeyboardInterrupt:
@@ -140,16 +155,36 @@ def bench(
     if as_json:
         typer.echo(json.dumps(found))
     else:
-        from stagelink.bench.show import show  # noqa: PLC0415
+        from stagelink.bench import show  # noqa: PLC0415
 
-        show(found)
+        (show.show if soak is None else show.show_soak)(found)
+    raise typer.Exit(0 if found.get("ok", True) else FAILED)
 
 
 def _bench(options: BenchOptions) -> dict[str, Any]:
     from stagelink.bench.options import plan  # noqa: PLC0415
-    from stagelink.bench.show import run_with_progress  # noqa: PLC0415
+    from stagelink.bench.report import run_bench, steps  # noqa: PLC0415
+    from stagelink.bench.show import progress  # noqa: PLC0415
 
-    return run_with_progress(plan(options))
+    made = plan(options)
+    with progress(steps(made)) as on_step:
+        found = run_bench(made, on_step)
+    if options.plot is not None:
+        from stagelink.bench.plot import draw  # noqa: PLC0415  loads matplotlib
+
+        draw(found, options.plot)
+    return found
+
+
+def _soak(options: BenchOptions) -> dict[str, Any]:
+    from stagelink.bench.options import plan  # noqa: PLC0415
+    from stagelink.bench.show import progress  # noqa: PLC0415
+    from stagelink.bench.soak import run_soak, steps  # noqa: PLC0415
+
+    assert options.soak is not None
+    made = plan(options._replace(sizes="1K"))
+    with progress(steps()) as on_step:
+        return run_soak(made, options.soak, on_step)
 
 
 def _give_up(error: StagelinkError, *, as_json: bool) -> NoReturn:

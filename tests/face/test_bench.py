@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from typer.testing import CliRunner
 
 import stagelink
 from stagelink import commands
+from stagelink.bench import edges
 from stagelink.bench.figures import Times, percentile, ratio
-from stagelink.bench.options import Options, check_room, parse_sizes, plan, size_name
+from stagelink.bench.options import Options, check_pools, parse_sizes, plan, size_name
 from stagelink.bench.partner import Partner
 from stagelink.bench.payloads import payload, touch
 from stagelink.bench.report import run_bench
 from stagelink.bench.show import show
+from stagelink.bench.soak import run_soak
 from stagelink.core.errors import ConfigError, PeerError, StagelinkError
 
 pytest.importorskip("torch")
@@ -44,6 +47,7 @@ FOUND = {
             "handoff_best_us": 1000.0,
             "gbps": 0.0251,
             "cpu_s_per_gb": 25.0,
+            "memcpy_us": 154.0,
             "vs_memcpy": 8.0,
             **floor,
         }
@@ -95,7 +99,6 @@ def test_json_is_one_object_with_every_promised_figure(backend: str) -> None:
 
 
 def test_nothing_stays_in_shared_memory(tmp_path: Path) -> None:
-    check_room(1 << 20, str(tmp_path))
     made = plan(Options("1K", "shm-write", 1, quick=True))._replace(shm_dir=str(tmp_path))
 
     found = run_bench(made, lambda _: None)
@@ -127,6 +130,8 @@ def test_help_shows_examples() -> None:
         (["--sizes", "8G"], "allowed are 1 to"),
         (["--sizes", ""], "is no size"),
         (["--rounds", "0"], "--rounds"),
+        (["--soak", "0"], "--soak"),
+        (["--soak", "nan"], "--soak"),
         (["--backend", "shn"], "did you mean 'shm'"),
     ],
 )
@@ -151,8 +156,10 @@ def test_a_size_is_read_and_shown_in_binary_units() -> None:
 
 
 def test_too_little_shared_memory_says_what_would_fit(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"MiB are free; give --sizes of at most \d+K"):
-        check_room(1 << 60, str(tmp_path))
+    made = plan(Options("1K", "shm", 1))._replace(sizes=[1 << 60], shm_dir=str(tmp_path))
+
+    with pytest.raises(ConfigError, match=r"MiB free; give --sizes up to \d+K, or mount a larger"):
+        check_pools(made)
 
 
 def test_large_payloads_get_fewer_rounds() -> None:
@@ -181,6 +188,77 @@ def test_a_touch_reads_one_byte_of_every_page(size: int) -> None:
 
     assert touch(payload(size)) == touch(payload(size).numpy()) == touch(bytes([7]) * size)
     assert touch(payload(size)) == 7 * pages
+
+
+def test_a_short_soak_is_right_in_every_byte_and_leaves_nothing() -> None:
+    done = run("--soak", "2", "--json", "--backend", "shm")
+
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["ok"]) == (0, True), done.stderr or found
+    assert not done.stderr
+    assert found["left"] == dict.fromkeys(
+        ("pool_bytes", "published", "received", "views", "shm"), 0
+    )
+    assert (found["wrong"], found["lost"], found["stuck"]) == (0, 0, 0)
+    assert found["memory"].keys() == {"start", "middle", "end"}
+    assert 0 < found["fairness"]["min"] <= found["fairness"]["median"] <= found["fairness"]["max"]
+    assert found["back_pressure"].keys() == {
+        "waited",
+        "wait_p50_ms",
+        "wait_p99_ms",
+        "capacity_errors",
+    }
+
+
+def test_the_same_soak_runs_within_one_process() -> None:
+    made = plan(Options("1K", "memory-write"))
+
+    found = run_soak(made, 0.5, lambda _: None)
+
+    assert found["ok"], found
+
+
+def test_wrong_bytes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = edges.expected
+
+    def damaged(edge: int, number: int) -> Any:
+        value = usual(edge, number)
+        if threading.current_thread().name == "edge3" and number == 0:
+            value = value.clone()
+            value[-1] += 1
+        return value
+
+    monkeypatch.setattr(edges, "expected", damaged)
+
+    found = run_soak(plan(Options("1K", "memory")), 0.2, lambda _: None)
+
+    assert (found["ok"], found["wrong"]) == (False, 1)
+
+
+def test_a_plot_is_written_in_the_format_of_its_name(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from stagelink.bench.plot import draw
+
+    draw(FOUND, tmp_path / "bench.svg")
+    draw(FOUND, tmp_path / "bench.png")
+
+    assert "<svg" in (tmp_path / "bench.svg").read_text()
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stagelink.bench.options.find_spec", lambda name: None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'stagelink\[bench\]'"):
+        plan(Options(plot=Path("bench.png")))
+
+
+@pytest.mark.parametrize("name", ["bench.txt", "missing/bench.png"])
+def test_a_plot_that_could_not_be_written_is_refused_too(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"(for|of) the plot"):
+        plan(Options(plot=tmp_path / name))
 
 
 def test_an_error_of_the_consumer_is_told_with_its_words() -> None:

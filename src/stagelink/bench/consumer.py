@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 import stagelink
+from stagelink.bench.edges import Receiving, resident
 from stagelink.bench.figures import percentile
 from stagelink.bench.payloads import library, touch
 from stagelink.core.errors import StagelinkError
@@ -47,6 +48,8 @@ class Consumer:
     def __init__(self, talk: socket.socket) -> None:
         self._talk = talk
         self._rx: Connector | None = None
+        self._crowd: list[Connector] = []
+        self._receiving: Receiving | None = None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.set(zmq.IDENTITY, FLOOR_NAME)
@@ -59,6 +62,11 @@ class Consumer:
             "echo": self.echo,
             "poll": self.poll,
             "cpu": self.cpu,
+            "crowd": self.crowd,
+            "leave": self.leave,
+            "soak": self.soak,
+            "resident": resident,
+            "soaked": self.soaked,
         }
 
     def serve(self) -> None:
@@ -70,8 +78,7 @@ class Consumer:
         except (BrokenPipeError, ConnectionResetError):
             return  # the producer has gone
         finally:
-            if self._rx is not None:
-                self._rx.close()
+            self.leave()
             self._context.destroy(linger=0)
 
     def _answer(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +135,33 @@ class Consumer:
     def cpu(self) -> dict[str, Any]:
         """Seconds of processor time so far."""
         return {"cpu_s": time.process_time(), "pid": os.getpid()}
+
+    def crowd(self, members: list[dict[str, Any]], source: str) -> dict[str, Any]:
+        """Open a connector for each of *members*, and let it connect."""
+        for member in members:
+            self._crowd.append(stagelink.open(**member))
+            self._crowd[-1].poll("hello", source=source)
+        return {}
+
+    def soak(self, members: list[dict[str, Any]]) -> dict[str, Any]:
+        """Open a connector for each of *members*, and take what comes on a thread of each."""
+        library()
+        self._crowd += [stagelink.open(**member) for member in members]
+        self._receiving = Receiving(self._crowd, FROM)
+        self._receiving.start()
+        return {"instances": [connector.health()["engine_key"] for connector in self._crowd]}
+
+    def soaked(self) -> dict[str, Any]:
+        """What came until the end mark of every edge."""
+        assert self._receiving is not None
+        return self._receiving.finish()
+
+    def leave(self) -> dict[str, Any]:
+        """Close every connector."""
+        for connector in (*self._crowd, *filter(None, [self._rx])):
+            connector.close()
+        self._crowd.clear()
+        return {}
 
     def _receive(self) -> bytes:
         if not self._poller.poll(WAIT_MS):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path  # noqa: TC003  a field's type
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stagelink.config import load_config
 from stagelink.core.errors import ConfigError
 from stagelink.plugins import BackendContext, Manager
+
+if TYPE_CHECKING:
+    from stagelink.plugins import Backend
+    from stagelink.ports import DataPlane
 
 DEFAULT_SIZES = "4K,64K,1M,16M,256M"
 QUICK_SIZES = "4K,64K,1M,16M"
@@ -33,6 +37,7 @@ class Options(NamedTuple):
     plot: Path | None = None
     peers: bool = False
     busy: bool = False
+    soak: float | None = None
 
 
 class Plan(NamedTuple):
@@ -45,6 +50,9 @@ class Plan(NamedTuple):
         stream_s: how long throughput is measured for each size.
         planes: the backends that *backend* stands for, best first.
         alone: whether the consumer is a process of its own (else a thread).
+        maps: whether it uses the producer's pages in place (else its own pool).
+        shm_dir: the mount for shared memory.
+        peers, busy: whether to measure these too.
     """
 
     sizes: list[int]
@@ -54,6 +62,7 @@ class Plan(NamedTuple):
     stream_s: float
     planes: list[str]
     alone: bool
+    maps: bool
     shm_dir: str
     peers: bool
     busy: bool
@@ -75,6 +84,7 @@ def plan(options: Options) -> Plan:
     Raises:
         ConfigError: a size or number is wrong, the backend cannot work, or memory is too small.
     """
+    check_plot(options.plot)
     default = QUICK_SIZES if options.quick else DEFAULT_SIZES
     sizes = parse_sizes(default if options.sizes is None else options.sizes)
     rounds = options.rounds
@@ -84,14 +94,16 @@ def plan(options: Options) -> Plan:
         msg = f"{rounds} rounds measure nothing"
         raise ConfigError(msg, remedy="give --rounds a number of at least 1")
     config = load_config({"stage": "bench", "role": "peer", "backend": options.backend})
-    chosen = Manager().choose(options.backend, BackendContext(bytes(16), config))
+    manager, context = Manager(), BackendContext(bytes(16), config)
+    chosen = manager.choose(options.backend, context)
     alone = chosen[0].channel != "memory"
     made = Plan(
         sizes, options.backend, rounds, 5, 0.3 if options.quick else 0.6,
-        [backend.name for backend in chosen], alone, config.shm_dir, options.peers, options.busy,
+        [backend.name for backend in chosen], alone, _maps(manager, chosen[0], context),
+        config.shm_dir, options.peers, options.busy,
     )  # fmt: skip
     if alone:
-        check_room(made.pool_bytes, config.shm_dir)
+        check_pools(made)
     return made
 
 
@@ -118,24 +130,42 @@ def _size(word: str) -> int:
     return size
 
 
-def check_room(pool_bytes: int, directory: str) -> None:
-    """Refuse what cannot fit *directory*, where both ends have a pool.
+def _maps(manager: Manager, backend: Backend, context: BackendContext) -> bool:
+    plane: DataPlane = manager.build(backend.plane, context)
+    try:
+        return plane.capabilities.mode == "map"
+    finally:
+        plane.close()
+
+
+def check_pools(made: Plan) -> None:
+    """Refuse pools that do not fit.
 
     Raises:
         ConfigError: says how large the largest size may be.
     """
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return  # the backend itself has said that it works without
-    free = found.f_bavail * found.f_frsize
-    if 2 * pool_bytes <= free:
-        return
-    most = max(0, free // (2 * DEPTH) - HEADROOM)
-    msg = f"two pools of {pool_bytes >> 20} MiB do not fit {directory}: {free >> 20} MiB are free"
-    raise ConfigError(
-        msg, remedy=f"give --sizes of at most {most >> 10}K, or mount a larger {directory}"
-    )
+    pools = 1 if made.maps else 2
+    most = max(0, free_bytes(made.shm_dir) // (pools * DEPTH) - HEADROOM)
+    what = f"pools for {DEPTH} payloads of {size_name(made.sizes[-1])}"
+    check_room(what, pools * made.pool_bytes, made.shm_dir, f"give --sizes up to {most >> 10}K")
+
+
+def check_room(what: str, need: int, directory: str, remedy: str) -> None:
+    """Refuse what does not fit *directory*.
+
+    Raises:
+        ConfigError: *need* bytes are more than are free there.
+    """
+    free = free_bytes(directory)
+    if need > free:
+        msg = f"{what} need {need >> 20} MiB, and {directory} has {free >> 20} MiB free"
+        raise ConfigError(msg, remedy=f"{remedy}, or mount a larger {directory}")
+
+
+def free_bytes(directory: str) -> int:
+    """What may be used there, by the system's word."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
 
 
 def size_name(size: int) -> str:

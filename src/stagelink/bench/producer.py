@@ -11,7 +11,7 @@ import stagelink
 from stagelink.bench.consumer import FROM, TO
 from stagelink.bench.figures import Times
 from stagelink.bench.floors import COPY_BYTES, Copier, PlainZmq
-from stagelink.bench.options import DEPTH, Plan
+from stagelink.bench.options import DEPTH, HEADROOM, Plan
 from stagelink.bench.partner import Partner
 from stagelink.bench.payloads import fill, library, payload
 
@@ -50,6 +50,16 @@ class Producer:
         self._copies: list[list[float]] = []
         self._big = Copier(COPY_BYTES)
 
+    @property
+    def endpoint(self) -> str:
+        """Where receivers dial."""
+        return self._tx.endpoint
+
+    def connected(self) -> int:
+        """How many receivers are connected and have heard of all that was put."""
+        sessions = self._tx.health()["sessions"]
+        return sum(1 for row in sessions if row["direction"] == "out" and row["state"] == "open")
+
     # --- hand-offs -----------------------------------------------------------------------
 
     def hand_offs(self, size: int) -> dict[str, Times]:
@@ -59,10 +69,8 @@ class Producer:
         """
         value, copier = payload(size), Copier(size)
         kinds: dict[str, Callable[[int], list[float]]] = {
-            "put": lambda count: self._taken(count, lambda name: self._puts(name, value, count)),
-            "alloc": lambda count: self._taken(
-                count, lambda name: self._drafts(name, size, count)
-            ),
+            "put": lambda count: self.taken(count, lambda name: self.puts(name, value, count)),
+            "alloc": lambda count: self.taken(count, lambda name: self._drafts(name, size, count)),
             "copy": lambda count: [copier.copy_us() for _ in range(count)],
         }
         if size <= SMALL:
@@ -94,16 +102,20 @@ class Producer:
             self._copies.append([self._big.copy_us() for _ in range(3)])
         return {kind: Times(repeats) for kind, repeats in times.items()}
 
-    def _taken(
-        self, count: int, sends: Callable[[str], Iterable[Callable[[], object]]]
+    def taken(
+        self,
+        count: int,
+        sends: Callable[[str], Iterable[Callable[[], object]]],
+        pause_s: float = PAUSE_S,
     ) -> list[float]:
+        """Microseconds of *count* hand-offs by what *sends* makes of the prefix of their keys."""
         prefix = self._prefix()
         self.partner.tell("take", prefix=prefix, count=count)
-        return self._paced(sends(prefix))
+        return self._paced(sends(prefix), pause_s)
 
     def _floor(self, size: int, count: int) -> list[float]:
         self.partner.tell("floor", count=count)
-        return self._paced(self._plain.sends(size, count))
+        return self._paced(self._plain.sends(size, count), PAUSE_S)
 
     def _round_trips(self, count: int) -> list[float]:
         self.partner.tell("echo", count=count)
@@ -114,18 +126,19 @@ class Producer:
         self.partner.answer()
         return times
 
-    def _paced(self, sends: Iterable[Callable[[], object]]) -> list[float]:
+    def _paced(self, sends: Iterable[Callable[[], object]], pause_s: float) -> list[float]:
         """Microseconds from each call to the consumer's having touched what it sent."""
         times = []
         for send in sends:
-            time.sleep(PAUSE_S)
+            time.sleep(pause_s)
             start_ns = _now_ns()
             send()
             times.append((self.partner.acknowledged_ns() - start_ns) / 1e3)
         self.partner.answer()
         return times
 
-    def _puts(self, prefix: str, value: Any, count: int) -> Iterator[Callable[[], object]]:  # noqa: ANN401
+    def puts(self, prefix: str, value: Any, count: int) -> Iterator[Callable[[], object]]:  # noqa: ANN401
+        """*count* times the call that puts *value*."""
         for number in range(count):
             yield partial(self._tx.put, f"{prefix}{number}", value, to=TO)
 
@@ -180,6 +193,8 @@ def producing(plan: Plan) -> Iterator[Producer]:
         library()  # while the consumer starts
         tx = undo.enter_context(stagelink.open(**settings(plan, FROM, "sender")))
         theirs = {**settings(plan, TO, "receiver"), "sender": tx.endpoint}
+        if plan.maps:
+            theirs["pool_bytes"] = HEADROOM  # nothing is ever laid there
         partner.ask("open", settings=theirs, floor=plain.address)
         plain.wait()
         yield Producer(plan, tx, partner, plain)

@@ -6,6 +6,7 @@ import os
 import platform
 from typing import TYPE_CHECKING, Any
 
+from stagelink.bench.extras import busy_put, peers_us
 from stagelink.bench.figures import Times, ratio
 from stagelink.bench.floors import allocator_us
 from stagelink.bench.producer import Producer, Stream, producing
@@ -22,7 +23,7 @@ LIVE_BLOCKS = (100, 1_000, 10_000)
 
 def steps(plan: Plan) -> int:
     """How often :func:`run_bench` reports progress."""
-    return 2 * len(plan.sizes) + 3
+    return 2 * len(plan.sizes) + 3 + plan.peers + plan.busy
 
 
 def run_bench(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
@@ -44,6 +45,7 @@ def run_bench(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
         for size in plan.sizes:
             on_step(f"stream of {size:,} bytes")
             streams[size] = producer.stream(size)
+        more = _extras(producer, on_step)
         on_step("polls and the allocator")
         return {
             "floors": _floors(floors, times, producer),
@@ -58,7 +60,19 @@ def run_bench(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
             "backend": plan.backend,
             "planes": plan.planes,
             "noise": _noise(times),
+            **more,
         }
+
+
+def _extras(producer: Producer, on_step: Callable[[str], None]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if producer.plan.peers:
+        on_step("64 peers")
+        found["peers"] = {name: _short(us) for name, us in peers_us(producer).items()}
+    if producer.plan.busy:
+        on_step("a busy interpreter")
+        found["busy_put"] = busy_put(producer)
+    return found
 
 
 def _floors(
