@@ -48,6 +48,14 @@ class ControlChannel(Protocol):
         """Where others dial us, for example ``tcp://127.0.0.1:50051``; empty when not bound."""
         ...
 
+    def check(self, address: str) -> None:
+        """Look at an address without dialling it.
+
+        Raises:
+            ConfigError: *address* is not one this channel understands.
+        """
+        ...
+
     def dial(self, address: str) -> None:
         """Keep a connection to *address*; the link is named by the address. Twice is once.
 
@@ -68,8 +76,12 @@ class ControlChannel(Protocol):
         """
         ...
 
-    def receive(self) -> Arrival | None:
-        """The next arrival, or None when there is none now."""
+    def receive(self, look: bool = True) -> Arrival | None:
+        """The next arrival, or None when there is none now.
+
+        Without *look* only what a send may have hidden is taken: whoever sends reads that, and
+        the thread that watches the descriptor the rest.
+        """
         ...
 
     def fileno(self) -> int:

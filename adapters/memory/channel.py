@@ -65,6 +65,14 @@ class MemoryChannel:
             self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._hub.welcome(self.address)
 
+    def check(self, address: str) -> None:
+        """Look at an address without dialling it.
+
+        Raises:
+            ConfigError: *address* is not ``memory://<n>``.
+        """
+        _require_address(address)
+
     def dial(self, address: str) -> None:
         """Connect to *address* as soon as, and whenever, somebody listens there.
 
@@ -109,8 +117,9 @@ class MemoryChannel:
             end.other.push(mail)
             return True
 
-    def receive(self) -> Arrival | None:
+    def receive(self, look: bool = True) -> Arrival | None:
         """The next arrival, links served in turn."""
+        del look  # nothing is hidden here
         self._hub.deliver()
         with self._hub.lock:
             if not self._ready:

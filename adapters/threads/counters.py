@@ -11,22 +11,25 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._totals: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
+        self.puts = self.gets = self.bytes_put = self.bytes_got = 0
 
-    def add(self, **amounts: int) -> None:
-        """Add to totals by name."""
+    def put(self, size: int) -> None:
+        """One more put, of *size* bytes."""
         with self._lock:
-            self._totals.update(amounts)
+            self.puts += 1
+            self.bytes_put += size
+
+    def got(self, size: int) -> None:
+        """One more get, of *size* bytes."""
+        with self._lock:
+            self.gets += 1
+            self.bytes_got += size
 
     def failed(self, cause: str) -> None:
         """One more call ended for *cause*."""
         with self._lock:
             self._errors[cause] += 1
-
-    def total(self, name: str) -> int:
-        """One total."""
-        return self._totals[name]
 
     def errors(self) -> dict[str, int]:
         """Failed calls by cause."""

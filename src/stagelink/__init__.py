@@ -34,8 +34,9 @@ from stagelink.core.errors import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from stagelink.connector import Connector, Receipt
+    from stagelink.connector import Connector
     from stagelink.payload import Draft, Payload
+    from stagelink.puts import Receipt
 
 __version__ = "0.1.0"
 
@@ -50,7 +51,7 @@ _LAZY = {
     "Connector": "stagelink.connector",
     "Draft": "stagelink.payload",
     "Payload": "stagelink.payload",
-    "Receipt": "stagelink.connector",
+    "Receipt": "stagelink.puts",
 }
 
 

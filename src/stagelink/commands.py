@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path  # noqa: TC003  typer reads annotations at run time
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stagelink import StagelinkError, __version__
+from stagelink.terminal import backends, bench, doctor, top
+from stagelink.terminal.output import FAILED, INTERRUPTED
+from stagelink.terminal.output import give_up as _give_up
 
 if TYPE_CHECKING:
-    from stagelink.bench.options import Options as BenchOptions
     from stagelink.demo.report import Options, Outcome
-
-FAILED = 1
-INTERRUPTED = 130
 
 EXAMPLES = """Examples:
 
@@ -27,22 +26,19 @@ EXAMPLES = """Examples:
   stagelink demo --input voice.wav --output out.wav --realtime
 """
 
-BENCH_EXAMPLES = """Examples:
+ALL_EXAMPLES = f"""{EXAMPLES}
+  stagelink backends                        what can work here
 
-  stagelink bench                                 all sizes, the best backend, under a minute
+  stagelink doctor --pool 8GiB              whether it can work here, and what to do if not
 
-  stagelink bench --quick --json                  ten seconds, one JSON object
+  stagelink bench --quick                   what a hand-off costs on this machine
 
-  stagelink bench --sizes 4K,1M --backend shm-write --rounds 5000
-
-  stagelink bench --plot bench.svg                draws what it measured
-
-  stagelink bench --soak 60                       32 edges, every byte compared
+  stagelink top tcp://127.0.0.1:50051       what a running connector does
 """
 
 app = typer.Typer(
     help="Move tensors between the stages of an inference pipeline.",
-    epilog=EXAMPLES,
+    epilog=ALL_EXAMPLES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -66,6 +62,13 @@ def root(
     ] = False,
 ) -> None:
     """Move tensors between the stages of an inference pipeline."""
+
+
+# Commands with a module of their own; the order is that of the help.
+app.command(epilog=backends.EXAMPLES)(backends.backends)
+app.command(epilog=bench.EXAMPLES)(bench.bench)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command(epilog=top.EXAMPLES)(top.top)
 
 
 @app.command(epilog=EXAMPLES)
@@ -107,91 +110,6 @@ def demo(  # noqa: PLR0917  one per option
     else:
         _show(outcome)
     raise typer.Exit(0 if outcome.ok else FAILED)
-
-
-@app.command(epilog=BENCH_EXAMPLES)
-def bench(  # noqa: PLR0917  one per option
-    sizes: Annotated[
-        str | None,
-        typer.Option(metavar="SIZES", help="Payload sizes [4K,64K,1M,16M,256M]."),
-    ] = None,
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="auto, shm, shm-write or memory.")
-    ] = "auto",
-    rounds: Annotated[
-        int | None, typer.Option(metavar="N", help="Hand-offs of each small size [1000].")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, no 256M.")] = False,
-    peers: Annotated[
-        bool, typer.Option("--peers", help="Also with 64 receivers connected.")
-    ] = False,
-    busy: Annotated[
-        bool, typer.Option("--busy", help="Also puts beside a thread that computes.")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw it, as .png or .svg.")
-    ] = None,
-    soak: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Instead: 32 edges, more than the pool can hold."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object only.")] = False,
-) -> None:
-    """Measure hand-offs between two processes of this machine, beside what they cannot be below.
-
-    The floors are one message over plain ZeroMQ sockets and one plain copy; they are measured in
-    turns with ours, so that whatever disturbs the machine disturbs both.
-    """
-    from stagelink.bench.options import Options  # noqa: PLC0415
-
-    options = Options(sizes, backend, rounds, quick, plot, peers, busy, soak)
-    try:
-        found = _soak(options) if soak is not None else _bench(options)
-    except StagelinkError as error:
-        _give_up(error, as_json=as_json)
-    except KeyboardInterrupt:
-        typer.echo("stagelink: interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        typer.echo(json.dumps(found))
-    else:
-        from stagelink.bench import show  # noqa: PLC0415
-
-        (show.show if soak is None else show.show_soak)(found)
-    raise typer.Exit(0 if found.get("ok", True) else FAILED)
-
-
-def _bench(options: BenchOptions) -> dict[str, Any]:
-    from stagelink.bench.options import plan  # noqa: PLC0415
-    from stagelink.bench.report import run_bench, steps  # noqa: PLC0415
-    from stagelink.bench.show import progress  # noqa: PLC0415
-
-    made = plan(options)
-    with progress(steps(made)) as on_step:
-        found = run_bench(made, on_step)
-    if options.plot is not None:
-        from stagelink.bench.plot import draw  # noqa: PLC0415  loads matplotlib
-
-        draw(found, options.plot)
-    return found
-
-
-def _soak(options: BenchOptions) -> dict[str, Any]:
-    from stagelink.bench.options import plan  # noqa: PLC0415
-    from stagelink.bench.show import progress  # noqa: PLC0415
-    from stagelink.bench.soak import run_soak, steps  # noqa: PLC0415
-
-    assert options.soak is not None
-    made = plan(options._replace(sizes="1K"))
-    with progress(steps()) as on_step:
-        return run_soak(made, options.soak, on_step)
-
-
-def _give_up(error: StagelinkError, *, as_json: bool) -> NoReturn:
-    if as_json:
-        typer.echo(json.dumps({"ok": False, "error": str(error)}))
-    typer.echo(f"stagelink: {error}", err=True)
-    raise typer.Exit(FAILED) from None
 
 
 def _run(options: Options) -> Outcome:

@@ -7,69 +7,30 @@ Decisions are the core's, I/O and waiting the adapters'.
 from __future__ import annotations
 
 import warnings
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from stagelink.arguments import MetadataFields, bracketed, check_readers
-from stagelink.core.errors import (
-    ClosedError,
-    ConfigError,
-    Context,
-    ForkedError,
-    StagelinkError,
-    TransportError,
-)  # fmt: skip
-from stagelink.core.events import (
-    Abandon,
-    CancelKey,
-    Delivery,
-    Failure,
-    Get,
-    Poll,
-    Publish,
-    Published,
-    Release,
-    Reserve,
-    Withdraw,
-)  # fmt: skip
-from stagelink.core.keys import (
-    check_key,
-    check_stage,
-    parse_wire_key,
-    pending_with_same_request,
-    wire_key,
-)  # fmt: skip
-from stagelink.core.pool import Block, Refusal
-from stagelink.core.timeouts import deadline
-from stagelink.failures import capacity_error, error_of
-from stagelink.metrics import accounted, health_of
-from stagelink.payload import Draft, Payload
+from stagelink.calls import Calls
+from stagelink.core.events import Withdraw
+from stagelink.core.keys import check_key, check_stage
+from stagelink.gets import Gets
+from stagelink.metrics import health_of
+from stagelink.puts import Puts, Receipt
+from stagelink.senders import Senders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
     from stagelink.adapters.threads import Driver
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
-    from stagelink.core.events import Event, Result
-    from stagelink.core.source import Source
+    from stagelink.payload import Draft, Payload
     from stagelink.ports import Serializer
 
-
-class Receipt(NamedTuple):
-    """What a put tells: ``size`` bytes are published as ``generation``.
-
-    ``metadata`` is a plain dictionary for :meth:`Connector.get`: it names that very payload and
-    where it is, so a receiver needs no other configuration.
-    """
-
-    size: int
-    generation: int
-    metadata: dict[str, Any]
+__all__ = ["Connector", "Receipt"]
 
 
 class Connector:
@@ -79,13 +40,16 @@ class Connector:
     idempotent.
     """
 
-    def __init__(self, config: Config, driver: Driver, serializer: Serializer) -> None:
+    def __init__(
+        self, config: Config, driver: Driver, serializer: Serializer, wrapping: Wrapping
+    ) -> None:
         self.config = config
         self._driver = driver
-        self._serializer = serializer
-        self._policy = driver.parts.endpoint.settings.policy
-        self._senders = dict(config.senders)
-        self._sender = config.sender
+        self._wrapping = wrapping
+        self._calls = Calls(config, driver)
+        self._senders = Senders(config, driver.parts.channel.check)
+        self._puts = Puts(config, self._calls, serializer, wrapping)
+        self._gets = Gets(self._calls, serializer, wrapping, self._senders)
 
     # --- sending -------------------------------------------------------------------------
 
@@ -111,8 +75,9 @@ class Connector:
 
         Args:
             key: 1 to 1024 characters; one payload of a key is live on an edge at a time.
-            value: tensors, arrays, bytes, scalars, None, and dicts, lists and tuples of them; or
-                a draft from :meth:`alloc`, which costs no copy.
+            value: tensors, arrays, bytes, scalars, None, dataclasses, enum members, and dicts,
+                lists and tuples of them; or a draft from :meth:`alloc`, which costs no copy. A
+                payload is data: a tensor that requires grad is put without its gradient.
             to: the stage whose connectors may get it.
             timeout: seconds to wait for room in the pool; None: the policy's ``put_s``.
             ttl: seconds it lives unless taken; None: the policy's ``ttl_s``.
@@ -127,12 +92,10 @@ class Connector:
             ConfigError: an argument is wrong, or this connector only receives.
             ClosedError, ForkedError: the connector is not usable (here).
         """
-        context = self._context(check_key(key), self.stage, check_stage(to))
-        with self._accounted(context):
-            self._check_usable(sends=True)
-            command = self._command(key, to, ttl, readers, replace)
-            wait_s = self._seconds(timeout, self._policy.put_s)
-            return self._put(value, command, wait_s, context)
+        with self._calls.accounted(check_key(key), self.stage, check_stage(to)) as call:
+            self._calls.check_usable(sends=True)
+            command = self._puts.command(key, to, ttl, readers, replace)
+            return self._puts.put(value, command, timeout, call)
 
     def alloc(self, shape: Sequence[int], dtype: object, *, timeout: float | None = None) -> Draft:
         """A block of the pool laid out as one tensor, to fill in place and put without a copy.
@@ -145,35 +108,26 @@ class Connector:
         Raises:
             CapacityError, ConfigError, ClosedError, ForkedError: as for :meth:`put`.
         """
-        from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
-
-        context = Context(edge=f"{self.stage}->")
-        with self._accounted(context):
-            self._check_usable(sends=True)
-            layout = prepare(shape, dtype)
-            wait_s = self._seconds(timeout, self._policy.put_s)
-            block = self._reserve(layout.size, wait_s, context)
-            with self._given_back(block):
-                buffer = self._memory(block)[: layout.size]
-                return Draft(self._driver, block, layout.size, buffer, layout.open(buffer))
+        with self._calls.accounted("", self.stage, "") as call:
+            self._calls.check_usable(sends=True)
+            return self._puts.alloc(shape, dtype, timeout, call)
 
     def withdraw(self, key: str, *, to: str) -> bool:
         """Take a published key back; False if no such key is live. Readers hear of it at once."""
-        self._check_usable(sends=True)
-        return bool(self._call(Withdraw(0, check_stage(to), check_key(key))))
+        self._calls.check_usable(sends=True)
+        return bool(self._calls.tell(Withdraw(0, check_stage(to), check_key(key))))
 
     def fail(self, key: str, error: object, *, to: str, ttl: float | None = None) -> Receipt:
         """Publish that *key* failed: a get of it raises :exc:`GoneError` with *error*'s words."""
-        context = self._context(check_key(key), self.stage, check_stage(to))
-        with self._accounted(context):
-            self._check_usable(sends=True)
-            command = self._command(key, to, ttl, "default", True)
-            return self._publish(command._replace(error=str(error) or "failed"), 0, context)
+        with self._calls.accounted(check_key(key), self.stage, check_stage(to)) as call:
+            self._calls.check_usable(sends=True)
+            command = self._puts.command(key, to, ttl, "default", True)
+            return self._puts.publish(command._replace(error=str(error) or "failed"), call)
 
     def drain(self, timeout: float) -> bool:
         """Wait until every published payload has been taken or has expired; False if not so."""
-        self._check_usable(sends=True)
-        return self._driver.wait_until(_all_taken, self._seconds(timeout, 0.0))
+        self._calls.check_usable(sends=True)
+        return self._driver.wait_until(_all_taken, self._calls.seconds(timeout, 0.0))
 
     # --- receiving -----------------------------------------------------------------------
 
@@ -194,14 +148,16 @@ class Connector:
             GoneError: it expired, was withdrawn or taken, or the producer failed (``reason``).
             PeerError: the sender is unreachable, gone, restarted or refuses us (``reason``).
             CapacityError: it can never fit our pool, or did not in time.
-            TransportError, ProtocolViolationError, PayloadError: as their names say.
+            TransportError: a backend failed, or the bytes are not those that were put
+                (``reason`` is corrupt; they are released and never handed out).
+            ProtocolViolationError, PayloadError: as their names say.
             ConfigError: an argument is wrong, or no sender is known.
             ClosedError, ForkedError: the connector is not usable (here).
         """
-        self._check_usable(receives=True)
-        command, context = self._wanted(key, source, timeout, metadata)
-        with self._accounted(context):
-            return self._payload(key, self._call(command), context)
+        self._calls.check_usable(receives=True)
+        command = self._gets.wanted(key, source, timeout, metadata)
+        with self._calls.accounted(key, command.source, self.stage) as call:
+            return self._gets.get(command, call)
 
     def poll(
         self, key: str, *, source: str | None = None, metadata: Mapping[str, Any] | None = None
@@ -213,13 +169,10 @@ class Connector:
         Raises:
             The same as :meth:`get`, except DeadlineError.
         """
-        self._check_usable(receives=True)
-        wanted, context = self._wanted(key, source, None, metadata)
-        with self._accounted(context):
-            ticket = self._driver.tickets.new()
-            command = Poll(ticket.number, wanted.address, wanted.source, key, wanted.deadline_s)
-            result = self._driver.glance(command, ticket)
-            return None if result is None else self._payload(key, result, context)
+        self._calls.check_usable(receives=True)
+        command = self._gets.wanted(key, source, None, metadata)
+        with self._calls.accounted(key, command.source, self.stage) as call:
+            return self._gets.poll(command, call)
 
     def cancel(self, key: str, *, source: str | None = None) -> int:
         """End every get of *key* on this connector; they raise GoneError. Returns how many."""
@@ -231,24 +184,13 @@ class Connector:
 
     def update_sender_info(self, host: str, port: int, *, source: str | None = None) -> None:
         """Get from this address from now on (of stage *source*, or by default)."""
-        from stagelink.config import check_port  # noqa: PLC0415
+        self._calls.check_usable(receives=True)
+        self._senders.update(host, port, source)
 
-        self._check_usable(receives=True)
-        if not isinstance(host, str):
-            msg = f"host {host!r} is no name or address"
-            raise ConfigError(msg, remedy="pass the sender's host as a string")
-        address = self._dialled(f"tcp://{bracketed(host)}:{check_port(port)}")
-        if source is None:
-            self._sender = address
-        else:
-            self._senders[check_stage(source)] = address
-
-    def check_senders(self) -> None:
-        """Raise ConfigError unless every configured sender has an address that can be dialled."""
-        own = [self.endpoint] if self.endpoint else []
-        default = [] if self._sender is None else [self._sender]
-        for address in (*own, *default, *self._senders.values()):
-            self._dialled(address)
+    def _cancel(self, key: str, source: str | None, *, reject: bool) -> int:
+        check_key(key)
+        self._calls.check_usable(receives=True)
+        return self._gets.cancel(key, source, reject=reject)
 
     # --- both ----------------------------------------------------------------------------
 
@@ -258,24 +200,25 @@ class Connector:
         Returns how many publications and gets were ended; unknown keys are fine.
         """
         check_key(key)
-        self._check_usable()
+        self._calls.check_usable()
         stages = self._driver.look(lambda e: list(e.outgoing.ledgers)) if to is None else [to]
         ended = sum(self.withdraw(key, to=stage) for stage in stages)
         if source is not None:
             return ended + self.reject(key, source=source)
-        known = self._driver.look(lambda e: [(s.address, s.stage) for s in _sources(e)])
-        return ended + sum(self._end(key, *where, reject=True) for where in known)
+        return ended + self._gets.end_everywhere(key)
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
-        return health_of(self.config, self._driver)
+        return health_of(self.config, self._driver) | {
+            "compression": self._wrapping.compression.figures()
+        }
 
     def close(self) -> None:
         """End every wait, give back everything; bounded by the policy's ``close_s`` + 1 s.
 
         Twice is fine, and so beside a blocked get (which raises ClosedError).
         """
-        self._driver.close(self._policy.close_s)
+        self._driver.close(self._calls.policy.close_s)
 
     def __enter__(self) -> Self:
         """Use the connector; leaving closes it."""
@@ -300,241 +243,6 @@ class Connector:
         """Stage, role and endpoint."""
         return f"<Connector {self.stage!r} {self.config.role} {self.endpoint}>"
 
-    # --- put, step by step ---------------------------------------------------------------
-
-    def _put(
-        self,
-        value: Any,  # noqa: ANN401
-        command: Publish,
-        wait_s: float,
-        context: Context,
-    ) -> Receipt:
-        """Copy small values into the announcement, large ones into a block of the pool."""
-        if isinstance(value, Draft):
-            size, block = value.size, value.take(self._driver)
-            return self._publish(command._replace(block=block), size, context)
-        staged = self._serializer.stage(value)
-        if staged.size <= self.config.eager_limit:
-            body = bytearray(staged.size)
-            staged.write(memoryview(body))
-            receipt = self._try_inline(command._replace(body=bytes(body)), staged.size, context)
-            if receipt is not None:
-                return receipt
-        block = self._reserve(staged.size, wait_s, context)
-        with self._given_back(block):
-            staged.write(self._memory(block)[: staged.size])
-        return self._publish(command._replace(block=block), staged.size, context)
-
-    def _try_inline(self, command: Publish, size: int, context: Context) -> Receipt | None:
-        """None if too many inline bytes are published already: the pool takes it then."""
-        room = self._driver.look(lambda e: e.outgoing.inline_bytes + size)
-        if room > self.config.inline_bytes:
-            return None
-        return self._publish(command, size, context)
-
-    def _publish(self, command: Publish, size: int, context: Context) -> Receipt:
-        result = self._call(command._replace(size=size))
-        if isinstance(result, Failure):
-            raise error_of(result, context)
-        assert isinstance(result, Published)
-        self._driver.counters.add(puts=1, bytes_put=size)
-        return Receipt(size, result.generation, self._metadata(command, size, result.generation))
-
-    def _metadata(self, command: Publish, size: int, generation: int) -> dict[str, Any]:
-        address = self.endpoint
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        where = (
-            {"source_host": host.strip("[]"), "source_port": int(port)} if port.isdigit() else {}
-        )
-        return {
-            "endpoint": address,
-            **where,
-            "key": wire_key(command.key, self.stage, command.to),
-            "size": size,
-            "generation": generation,
-            "instance": self._driver.parts.endpoint.settings.instance.hex(),
-        }
-
-    def _reserve(self, size: int, wait_s: float, context: Context) -> Block:
-        result = self._call(Reserve(0, size, self._driver.clock() + wait_s))
-        if isinstance(result, Refusal):
-            raise capacity_error(result, context)
-        if isinstance(result, Failure):
-            raise error_of(result, context)
-        assert isinstance(result, Block)
-        return result
-
-    def _command(
-        self, key: str, to: str, ttl: float | None, readers: object, replace: bool | None
-    ) -> Publish:
-        who = self.config.readers if readers == "default" else readers
-        wanted = self.config.on_duplicate == "replace" if replace is None else replace
-        if not isinstance(wanted, bool):
-            msg = f"replace is {replace!r}, not True, False or None"
-            raise ConfigError(msg, remedy="leave it out, for what on_duplicate says")
-        life_s = self._seconds(ttl, self._policy.ttl_s)
-        return Publish(0, to, key, 0, None, b"", "", check_readers(who), life_s, wanted)
-
-    def _memory(self, block: Block) -> memoryview:
-        try:
-            return self._driver.parts.memory.buffer[block.offset : block.offset + block.size]
-        except TransportError:
-            self._check_usable()  # closed meanwhile by another thread
-            raise
-
-    @contextmanager
-    def _given_back(self, block: Block) -> Iterator[None]:
-        """Give *block* back unless the body succeeds."""
-        try:
-            yield
-        except BaseException:
-            self._driver.submit(Abandon(block))
-            raise
-
-    # --- get, step by step ---------------------------------------------------------------
-
-    def _wanted(
-        self, key: str, source: str | None, timeout: float | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> tuple[Get, Context]:  # fmt: skip
-        check_key(key)
-        timeout_s = self._seconds(timeout, self._policy.transfer_s(0))
-        deadline_s = self._driver.clock() + timeout_s
-        if metadata is None:
-            address, stage = self._where(source)
-            command = Get(0, address, stage, key, 0, deadline_s)
-        else:
-            command = self._named(key, source, metadata, deadline_s)
-        return command, self._context(key, command.source, self.stage)
-
-    def _named(
-        self, key: str, source: str | None, metadata: Mapping[str, Any], deadline_s: float
-    ) -> Get:
-        """The get of exactly what *metadata* names, every field of it checked."""
-        fields = MetadataFields.of(metadata)
-        if fields.key:
-            named, stage, to = parse_wire_key(fields.key)
-            if (named, to) != (key, self.stage):
-                msg = f"this metadata is of key {named!r} for stage {to!r}"
-                raise ConfigError(msg, remedy=f"get that key there, not {key!r} at {self.stage!r}")
-            source = stage
-        address = self._dialled(fields.endpoint) if fields.endpoint else self._where(source)[0]
-        if source is None:
-            source = self._where(None)[1]
-        return Get(
-            0, address, source, key, fields.generation, deadline_s, fields.size, fields.instance
-        )
-
-    def _where(self, source: str | None) -> tuple[str, str]:
-        """Address and stage to get from."""
-        if source is None and self._sender is None and len(self._senders) == 1:
-            source = next(iter(self._senders))
-        if source is not None:
-            address = self._senders.get(check_stage(source), self._sender)
-            if address is not None:
-                return address, source
-        known = ", ".join(sorted(self._senders)) or "none"
-        if source is None:
-            msg = f"source= is needed to get; stages with a known sender: {known}"
-            raise ConfigError(msg, remedy="pass source='stage name'")
-        msg = f"no sender is known for stage {source!r}; known: {known}"
-        raise ConfigError(msg, remedy="open with sender=, senders=, or call update_sender_info()")
-
-    def _payload(self, key: str, result: Result, context: Context) -> Payload:
-        if isinstance(result, Failure):
-            raise self._explained(key, result, context)
-        assert isinstance(result, Delivery)
-        buffer: Any = bytearray(result.body) if result.body is not None else None
-        if buffer is None:
-            try:
-                view = self._driver.view(result)
-                buffer = self._driver.views.open(view, result.size, result.handle)
-            except BaseException:
-                self._driver.submit(Release(result.handle))
-                self._check_usable()  # closed meanwhile by another thread
-                raise
-        self._driver.counters.add(gets=1, bytes_got=result.size)
-        return Payload(
-            self._driver, self._serializer, buffer, result.handle,
-            key=key, generation=result.generation, size=result.size,
-        )  # fmt: skip
-
-    def _explained(self, key: str, failure: Failure, context: Context) -> StagelinkError:
-        """The error, with the keys of the same request that are pending instead."""
-        error = error_of(failure, context)
-        if isinstance(error, TimeoutError):
-            known = self._driver.look(_pending_keys)
-            near = pending_with_same_request(key, [name for name in known if name != key])
-            if near:
-                error.message += "; pending with the same request: " + ", ".join(near)
-        return error
-
-    def _cancel(self, key: str, source: str | None, *, reject: bool) -> int:
-        check_key(key)
-        self._check_usable(receives=True)
-        address, stage = self._where(source)
-        return self._end(key, address, stage, reject=reject)
-
-    def _end(self, key: str, address: str, stage: str, *, reject: bool) -> int:
-        result = self._call(CancelKey(0, address, stage, key, reject))
-        if isinstance(result, Failure):
-            raise error_of(result, self._context(key, stage, self.stage))
-        assert isinstance(result, int)
-        return result
-
-    def _dialled(self, address: str) -> str:
-        """*address*, if it is well-formed: else ConfigError, before anything was dialled.
-
-        A scheme of which we know nothing is its channel's to judge.
-        """
-        scheme, found, _ = address.partition("://")
-        if not found or scheme in {"tcp", "ipc", "udp", "http"}:
-            from stagelink.adapters.zmq.address import check_dial  # noqa: PLC0415
-
-            check_dial(address)
-        return address
-
-    # --- helpers -------------------------------------------------------------------------
-
-    def _call(self, command: Event) -> Result:
-        ticket = self._driver.tickets.new()
-        return self._driver.call(command._replace(ticket=ticket.number), ticket)  # type: ignore[call-arg]
-
-    def _check_usable(self, *, sends: bool = False, receives: bool = False) -> None:
-        if self._driver.forked:
-            msg = f"this connector of stage {self.stage!r} belongs to the parent process"
-            raise ForkedError(msg, remedy="open a connector of its own in the child")
-        if self._driver.closed:
-            msg = f"the connector of stage {self.stage!r} is closed"
-            raise ClosedError(msg, remedy="open a new one")
-        if sends and self.config.role == "receiver":
-            msg = f"the connector of stage {self.stage!r} only receives"
-            raise ConfigError(msg, remedy="open it with role='peer' to put as well")
-        if receives and self.config.role == "sender":
-            msg = f"the connector of stage {self.stage!r} only sends"
-            raise ConfigError(msg, remedy="open it with role='peer' to get as well")
-
-    def _seconds(self, value: float | None, default: float) -> float:
-        try:
-            return default if value is None else deadline(0.0, value)
-        except OverflowError:
-            msg = "an integer too large for a float is not a wait that ends"
-            raise ConfigError(msg, remedy="pass finite seconds, 0 or more") from None
-
-    def _accounted(self, context: Context) -> AbstractContextManager[None]:
-        return accounted(self._driver.counters, context, self._driver.clock)
-
-    def _context(self, key: str, from_stage: str, to_stage: str) -> Context:
-        return Context(key=key, edge=f"{from_stage}->{to_stage}")
-
-
-def _sources(endpoint: Endpoint) -> list[Source]:
-    return list(endpoint.incoming.sources.values())
-
 
 def _all_taken(endpoint: Endpoint) -> bool:
     return not any(ledger.entries for ledger in endpoint.outgoing.ledgers.values())
-
-
-def _pending_keys(endpoint: Endpoint) -> list[str]:
-    return [key for source in endpoint.incoming.sources.values() for key in source.inbox.known()]

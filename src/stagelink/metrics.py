@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import json
 from typing import TYPE_CHECKING, Any
 
-from stagelink.core.errors import Reason, StagelinkError
+from stagelink.core.errors import Reason
+from stagelink.core.messages import FIGURES_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from stagelink.adapters.threads import Counters, Driver
+    from stagelink.adapters.threads import Driver
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
-    from stagelink.core.errors import Context
 
 _TIMEOUTS = (Reason.DEADLINE.value, Reason.BUDGET.value)
-
-
-@contextmanager
-def accounted(counters: Counters, context: Context, clock: Any) -> Iterator[None]:  # noqa: ANN401
-    """Count a call that fails by its cause, and complete its error with key, edge and seconds."""
-    start_s = clock()
-    try:
-        yield
-    except StagelinkError as error:
-        known = {name: value for name, value in error.context._asdict().items() if value}
-        merged = {**context._asdict(), **known, "elapsed_s": clock() - start_s}
-        error.context = type(context)(**merged)
-        cause = error.reason.value if error.reason else type(error).__name__
-        counters.failed(cause)
-        raise
 
 
 def health_of(config: Config, driver: Driver) -> dict[str, Any]:
@@ -49,15 +32,31 @@ def health_of(config: Config, driver: Driver) -> dict[str, Any]:
         "pool_device": "cpu",
         "pool_size": figures["pool"]["capacity"],
         "engine_key": parts.endpoint.settings.instance.hex(),
-        "puts": counters.total("puts"),
-        "gets": counters.total("gets"),
-        "bytes_transferred": counters.total("bytes_put") + counters.total("bytes_got"),
+        "puts": counters.puts,
+        "gets": counters.gets,
+        "bytes_transferred": counters.bytes_put + counters.bytes_got,
         "errors": errors,
         "timeouts": sum(errors.get(cause, 0) for cause in _TIMEOUTS),
         "views": len(driver.views),
+        "inspections": driver.exchange.inspections.answered,
+        "inspections_refused": driver.exchange.inspections.refused,
         "frames_refused": driver.malformed + parts.channel.dropped,
         **figures,
     }
+
+
+def figures_of(config: Config, driver: Driver) -> bytes:
+    """:func:`health_of` as JSON, at most ``FIGURES_LIMIT`` bytes, for who asks over the wire.
+
+    Too many sessions are left out, and ``sessions_left_out`` says how many.
+    """
+    health = health_of(config, driver)
+    body = json.dumps(health).encode()
+    if len(body) > FIGURES_LIMIT:
+        left_out = len(health["sessions"])
+        body = json.dumps(health | {"sessions": [], "sessions_left_out": left_out}).encode()
+    assert len(body) <= FIGURES_LIMIT, f"{len(body)} bytes without sessions"
+    return body
 
 
 def _figures(endpoint: Endpoint) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""What every call of a connector goes through: is it usable here, how long, whose failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagelink.core.errors import ClosedError, ConfigError, Context, ForkedError, StagelinkError
+from stagelink.core.timeouts import deadline
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from stagelink.adapters.threads import Driver
+    from stagelink.config import Config
+    from stagelink.core.events import Event, Result
+
+
+class Calls:
+    """The way from a method of the face to the core, and its answer back."""
+
+    __slots__ = ("_receives", "_sends", "driver", "policy", "stage")
+
+    def __init__(self, config: Config, driver: Driver) -> None:
+        self.driver = driver
+        self.stage = config.stage
+        self.policy = driver.parts.endpoint.settings.policy
+        self._sends = config.role != "receiver"
+        self._receives = config.role != "sender"
+
+    def ask(self, command: Event) -> Result:
+        """Hand in *command* under a new ticket and wait for the answer, which the core bounds."""
+        ticket = self.driver.tickets.new()
+        return self.driver.call(command._replace(ticket=ticket.number), ticket)  # type: ignore[call-arg]
+
+    def tell(self, command: Event) -> Result:
+        """Hand in a command with ticket 0, which the core answers at once."""
+        return self.driver.submit(command)
+
+    def check_usable(self, *, sends: bool = False, receives: bool = False) -> None:
+        """Whether a connector of this role may be called, here and now.
+
+        Raises:
+            ForkedError: it belongs to the parent process.
+            ClosedError: it is closed.
+            ConfigError: its role does not do that.
+        """
+        if self.driver.forked:
+            msg = f"this connector of stage {self.stage!r} belongs to the parent process"
+            raise ForkedError(msg, remedy="open a connector of its own in the child")
+        if self.driver.closed:
+            msg = f"the connector of stage {self.stage!r} is closed"
+            raise ClosedError(msg, remedy="open a new one")
+        if sends and not self._sends:
+            msg = f"the connector of stage {self.stage!r} only receives"
+            raise ConfigError(msg, remedy="open it with role='peer' to put as well")
+        if receives and not self._receives:
+            msg = f"the connector of stage {self.stage!r} only sends"
+            raise ConfigError(msg, remedy="open it with role='peer' to get as well")
+
+    def seconds(self, value: float | None, default: float) -> float:
+        """A wait that ends: *value*, or the *default* for None.
+
+        Raises:
+            ConfigError: it is no finite number from 0.
+        """
+        try:
+            return default if value is None else deadline(0.0, value)
+        except OverflowError:
+            msg = "an integer too large for a float is not a wait that ends"
+            raise ConfigError(msg, remedy="pass finite seconds, 0 or more") from None
+
+    def accounted(self, key: str, from_stage: str, to_stage: str) -> Accounted:
+        """Count what fails in the ``with``, and complete its error."""
+        return Accounted(self.driver, key, from_stage, to_stage)
+
+
+class Accounted:
+    """Counts a call that fails by its cause, and gives its error key, edge and seconds."""
+
+    __slots__ = ("_driver", "_from", "_key", "_start_s", "_to")
+
+    def __init__(self, driver: Driver, key: str, from_stage: str, to_stage: str) -> None:
+        self._driver = driver
+        self._key, self._from, self._to = key, from_stage, to_stage
+        self._start_s = driver.clock()
+
+    @property
+    def context(self) -> Context:
+        """Of an error of this call, as far as it is known before it ends."""
+        return Context(key=self._key, edge=f"{self._from}->{self._to}")
+
+    def __enter__(self) -> Accounted:  # noqa: PYI034 - typing has no Self in 3.10
+        """Begin the call."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the call."""
+        if isinstance(error, StagelinkError):
+            self._failed(error)
+
+    def _failed(self, error: StagelinkError) -> None:
+        known = {name: value for name, value in error.context._asdict().items() if value}
+        elapsed_s = self._driver.clock() - self._start_s
+        merged = {**self.context._asdict(), **known, "elapsed_s": elapsed_s}
+        error.context = Context(**merged)
+        cause = error.reason.value if error.reason else type(error).__name__
+        self._driver.counters.failed(cause)

@@ -1,0 +1,169 @@
+"""A get, step by step: what is wanted and from where, the answer, the value or the error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stagelink.arguments import MetadataFields
+from stagelink.core.errors import ConfigError, Reason, StagelinkError
+from stagelink.core.events import CancelKey, Delivery, Failure, Get, Poll, Release
+from stagelink.core.keys import check_key, parse_wire_key, pending_with_same_request
+from stagelink.failures import error_of
+from stagelink.payload import Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stagelink.adapters.wrap import Wrapping
+    from stagelink.calls import Accounted, Calls
+    from stagelink.core.endpoint import Endpoint
+    from stagelink.core.errors import Context
+    from stagelink.core.events import Result
+    from stagelink.core.source import Source
+    from stagelink.ports import Serializer
+    from stagelink.senders import Senders
+
+
+class Gets:
+    """The receiving half of a connector's face."""
+
+    def __init__(
+        self, calls: Calls, serializer: Serializer, wrapping: Wrapping, senders: Senders
+    ) -> None:
+        self._calls = calls
+        self._driver = calls.driver
+        self._serializer = serializer
+        self._wrapping = wrapping
+        self._senders = senders
+
+    def wanted(
+        self,
+        key: str,
+        source: str | None,
+        timeout: float | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> Get:
+        """The command for a get, every argument checked."""
+        check_key(key)
+        policy = self._calls.policy
+        deadline_s = self._driver.clock() + self._calls.seconds(timeout, policy.transfer_s(0))
+        if metadata is None:
+            address, stage = self._senders.where(source)
+            return Get(0, address, stage, key, 0, deadline_s)
+        return self._named(key, source, metadata, deadline_s)
+
+    def _named(
+        self, key: str, source: str | None, metadata: Mapping[str, Any], deadline_s: float
+    ) -> Get:
+        """The get of exactly what *metadata* names, every field of it checked."""
+        fields = MetadataFields.of(metadata)
+        if fields.key:
+            named, stage, to = parse_wire_key(fields.key)
+            if (named, to) != (key, self._calls.stage):
+                msg = f"this metadata is of key {named!r} for stage {to!r}"
+                remedy = f"get that key there, not {key!r} at {self._calls.stage!r}"
+                raise ConfigError(msg, remedy=remedy)
+            source = stage
+        senders = self._senders
+        endpoint = fields.endpoint
+        address = senders.dialled(endpoint) if endpoint else senders.where(source)[0]
+        if source is None:
+            source = senders.where(None)[1]
+        return Get(
+            0, address, source, key, fields.generation, deadline_s, fields.size, fields.instance
+        )
+
+    def get(self, command: Get, call: Accounted) -> Payload:
+        """Wait for what *command* wants."""
+        return self.payload(command.key, self._calls.ask(command), call)
+
+    def poll(self, command: Get, call: Accounted) -> Payload | None:
+        """Take it if it is here."""
+        ticket = self._driver.tickets.new()
+        glance = Poll(
+            ticket.number, command.address, command.source, command.key, command.deadline_s
+        )
+        result = self._driver.glance(glance, ticket)
+        return None if result is None else self.payload(command.key, result, call)
+
+    def payload(self, key: str, result: Result, call: Accounted) -> Payload:
+        """The payload that the core delivered, or its failure as an exception."""
+        if isinstance(result, Failure):
+            raise self._explained(key, result, call.context)
+        assert isinstance(result, Delivery)
+        buffer: Any = bytearray(result.body) if result.body is not None else self._view(result)
+        flaw = self._wrapping.flaw(buffer, result.size)
+        if flaw:
+            buffer = None  # the error's traceback holds this frame
+            self._let_go(result.handle)
+            raise error_of(Failure(Reason.CORRUPT.value, flaw), call.context)
+        buffer, size, handle = self._unpacked(buffer, result)
+        self._driver.counters.got(result.size)
+        return Payload(
+            self._driver, self._serializer, buffer, handle,
+            key=key, generation=result.generation, size=size,
+        )  # fmt: skip
+
+    def _unpacked(self, buffer: Any, result: Delivery) -> tuple[Any, int, int]:  # noqa: ANN401
+        """Buffer, size and handle of the payload: our own memory where it came compressed."""
+        try:
+            raw = self._wrapping.unpacked(buffer, result.size)
+        except BaseException:
+            buffer = None
+            self._let_go(result.handle)
+            raise
+        if raw is None:
+            return buffer, result.size, result.handle
+        self._let_go(result.handle)
+        return raw, len(raw), 0
+
+    def _view(self, result: Delivery) -> Any:  # noqa: ANN401 - any buffer
+        """A buffer over the delivered bytes, whose end releases them."""
+        try:
+            view = self._driver.view(result)
+            return self._driver.views.open(view, result.size, result.handle)
+        except BaseException:
+            self._driver.submit(Release(result.handle))
+            self._calls.check_usable()  # closed meanwhile by another thread
+            raise
+
+    def _let_go(self, handle: int) -> None:
+        """Release a delivery that no caller has seen."""
+        if handle and self._driver.views.release(handle):
+            self._driver.submit(Release(handle))
+
+    def _explained(self, key: str, failure: Failure, context: Context) -> StagelinkError:
+        """The error, with the keys of the same request that are pending instead."""
+        error = error_of(failure, context)
+        if isinstance(error, TimeoutError):
+            known = self._driver.look(_pending_keys)
+            near = pending_with_same_request(key, [name for name in known if name != key])
+            if near:
+                error.message += "; pending with the same request: " + ", ".join(near)
+        return error
+
+    def cancel(self, key: str, source: str | None, *, reject: bool) -> int:
+        """End every get of *key* from one stage."""
+        address, stage = self._senders.where(source)
+        return self._end(key, address, stage, reject=reject)
+
+    def end_everywhere(self, key: str) -> int:
+        """Reject *key* at every sender we ever asked."""
+        known = self._driver.look(lambda e: [(s.address, s.stage) for s in _sources(e)])
+        return sum(self._end(key, *where, reject=True) for where in known)
+
+    def _end(self, key: str, address: str, stage: str, *, reject: bool) -> int:
+        with self._calls.accounted(key, stage, self._calls.stage) as call:
+            result = self._calls.tell(CancelKey(0, address, stage, key, reject))
+            if isinstance(result, Failure):
+                raise error_of(result, call.context)
+        assert isinstance(result, int)
+        return result
+
+
+def _sources(endpoint: Endpoint) -> list[Source]:
+    return list(endpoint.incoming.sources.values())
+
+
+def _pending_keys(endpoint: Endpoint) -> list[str]:
+    return [key for source in endpoint.incoming.sources.values() for key in source.inbox.known()]

@@ -1,0 +1,64 @@
+"""Where a connector gets from: the addresses of its senders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagelink.arguments import bracketed
+from stagelink.config import check_port
+from stagelink.core.errors import ConfigError
+from stagelink.core.keys import check_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagelink.config import Config
+
+
+class Senders:
+    """Addresses by stage, and one for every other stage; each well-formed before it is used.
+
+    ``check_dial`` raises ConfigError for an address that the control channel cannot dial.
+    """
+
+    __slots__ = ("_by_stage", "_check_dial", "_default")
+
+    def __init__(self, config: Config, check_dial: Callable[[str], object]) -> None:
+        self._by_stage = dict(config.senders)
+        self._default = config.sender
+        self._check_dial = check_dial
+
+    def dialled(self, address: str) -> str:
+        """*address*, if it is well-formed: else ConfigError, before anything was dialled."""
+        self._check_dial(address)
+        return address
+
+    def update(self, host: str, port: int, source: str | None) -> None:
+        """Get from this address from now on (of stage *source*, or by default)."""
+        if not isinstance(host, str):
+            msg = f"host {host!r} is no name or address"
+            raise ConfigError(msg, remedy="pass the sender's host as a string")
+        address = self.dialled(f"tcp://{bracketed(host)}:{check_port(port)}")
+        if source is None:
+            self._default = address
+        else:
+            self._by_stage[check_stage(source)] = address
+
+    def where(self, source: str | None) -> tuple[str, str]:
+        """Address and stage to get from.
+
+        Raises:
+            ConfigError: no sender is known for *source*, or None says too little.
+        """
+        if source is None and self._default is None and len(self._by_stage) == 1:
+            source = next(iter(self._by_stage))
+        if source is not None:
+            address = self._by_stage.get(check_stage(source), self._default)
+            if address is not None:
+                return address, source
+        known = ", ".join(sorted(self._by_stage)) or "none"
+        if source is None:
+            msg = f"source= is needed to get; stages with a known sender: {known}"
+            raise ConfigError(msg, remedy="pass source='stage name'")
+        msg = f"no sender is known for stage {source!r}; known: {known}"
+        raise ConfigError(msg, remedy="open with sender=, senders=, or call update_sender_info()")
