@@ -19,6 +19,11 @@ DEFAULT_SIZES = "4K,64K,1M,16M,256M"
 QUICK_SIZES = "4K,64K,1M,16M"
 ROUNDS = 1000
 QUICK_ROUNDS = 100
+REPEATS = 5
+BUDGET_S = 6.0
+QUICK_BUDGET_S = 1.0
+"""Seconds for the hand-offs of one size, unless their number is given."""
+
 DEPTH = 4
 """Payloads outstanding while throughput is measured."""
 
@@ -47,6 +52,7 @@ class Plan(NamedTuple):
         sizes: bytes of the payloads, ascending.
         rounds: hand-offs measured of payloads up to 1 MiB; of larger ones fewer.
         repeats: into how many interleaved blocks they are cut.
+        budget_s: how long the hand-offs of one size may take.
         stream_s: how long throughput is measured for each size.
         planes: the backends that *backend* stands for, best first.
         alone: whether the consumer is a process of its own (else a thread).
@@ -59,6 +65,7 @@ class Plan(NamedTuple):
     backend: str
     rounds: int
     repeats: int
+    budget_s: float
     stream_s: float
     planes: list[str]
     alone: bool
@@ -98,7 +105,8 @@ def plan(options: Options) -> Plan:
     chosen = manager.choose(options.backend, context)
     alone = chosen[0].channel != "memory"
     made = Plan(
-        sizes, options.backend, rounds, 5, 0.3 if options.quick else 0.6,
+        sizes, options.backend, rounds, REPEATS, _budget_s(options),
+        0.3 if options.quick else 0.6,
         [backend.name for backend in chosen], alone, _maps(manager, chosen[0], context),
         config.shm_dir, options.peers, options.busy,
     )  # fmt: skip
@@ -128,6 +136,12 @@ def _size(word: str) -> int:
         msg = f"the size {word!r} is {size} bytes, allowed are 1 to {MOST}"
         raise ConfigError(msg, remedy="write sizes as 4K,64K,1M,16M,256M, or in bytes")
     return size
+
+
+def _budget_s(options: Options) -> float:
+    if options.rounds is not None:
+        return float("inf")  # what was asked for will be done
+    return QUICK_BUDGET_S if options.quick else BUDGET_S
 
 
 def _maps(manager: Manager, backend: Backend, context: BackendContext) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from stagelink.core.errors import ConfigError
 
 PAGE = 4096
+HAS_NUMPY = find_spec("numpy") is not None
 
 
 def library() -> Any:  # noqa: ANN401
@@ -35,10 +36,10 @@ def fill(tensor: Any) -> None:  # noqa: ANN401
     tensor[:] = 7
 
 
-def touch(value: Any) -> int:  # noqa: ANN401
-    """Read one byte of every page of a tensor, an array or bytes, and return their sum."""
-    if isinstance(value, (bytes, memoryview)):
-        return sum(value[::PAGE])
-    if hasattr(value, "untyped_storage") and find_spec("numpy") is not None:
-        value = value.numpy()  # its sum starts sooner than torch's
-    return int(value[::PAGE].sum())
+def touch(value: Any) -> bytes:  # noqa: ANN401
+    """Read one byte of every page of a tensor, an array or bytes, and return them."""
+    if hasattr(value, "untyped_storage"):
+        if not HAS_NUMPY:
+            return bytes(value[::PAGE].tolist())
+        value = value.numpy()
+    return memoryview(value)[::PAGE].tobytes()  # a microsecond; a sum by numpy takes five

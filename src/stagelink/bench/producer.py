@@ -27,6 +27,8 @@ SMALL = 64 << 10
 """Up to this size one message of ZeroMQ is the floor."""
 
 WARM_UP = 20
+TRIED = 2
+"""Rounds by which it is judged how many can be afforded."""
 
 _now_ns = time.monotonic_ns
 
@@ -93,14 +95,25 @@ class Producer:
         self, kinds: dict[str, Callable[[int], list[float]]], rounds: int
     ) -> dict[str, Times]:
         """Blocks of each kind by turns: whatever disturbs the machine disturbs them all."""
-        for run in kinds.values():
-            run(min(WARM_UP, rounds))
+        rounds = self._affordable(kinds, rounds)
         times: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
         for _ in range(self.plan.repeats):
             for kind, run in kinds.items():
                 times[kind].append(run(rounds))
             self._copies.append([self._big.copy_us() for _ in range(3)])
         return {kind: Times(repeats) for kind, repeats in times.items()}
+
+    def _affordable(self, kinds: dict[str, Callable[[int], list[float]]], rounds: int) -> int:
+        """Warm everything up; *rounds*, or fewer where they would take too long."""
+        warm = min(WARM_UP, rounds)
+        for run in kinds.values():
+            run(warm)
+        tried = min(TRIED, rounds)
+        start_s = time.monotonic()
+        for run in kinds.values():
+            run(tried)
+        round_s = (time.monotonic() - start_s) / tried
+        return max(tried, int(min(rounds, self.plan.budget_s / self.plan.repeats / round_s)))
 
     def taken(
         self,
@@ -153,9 +166,9 @@ class Producer:
     def stream(self, size: int) -> Stream:
         """Throughput of payloads of *size* bytes with :data:`DEPTH` of them outstanding."""
         value = payload(size)
-        tried = 4 * DEPTH
+        tried = 2 * DEPTH
         seconds = self._stream(value, tried)
-        count = max(tried, round(self.plan.stream_s * tried / seconds))
+        count = max(2 * tried, round(self.plan.stream_s * tried / seconds))
         before_s = self._cpu_s()
         seconds = self._stream(value, count)
         gigabytes = count * size / 1e9
