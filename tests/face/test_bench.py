@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,10 +22,13 @@ from stagelink.bench.figures import Times, percentile, ratio
 from stagelink.bench.options import Options, check_pools, parse_sizes, plan, size_name
 from stagelink.bench.partner import Partner
 from stagelink.bench.payloads import payload, touch
-from stagelink.bench.report import run_bench
+from stagelink.bench.report import run_bench, steps
 from stagelink.bench.show import show
 from stagelink.bench.soak import run_soak
 from stagelink.core.errors import ConfigError, PeerError, StagelinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytest.importorskip("torch")
 
@@ -73,20 +78,48 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "stagelink.cli", "bench", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until_s, "it did not come to pass"
+        time.sleep(0.02)  # nothing to wait on in a process that is not ours
+
+
+def children(parent: int) -> list[int]:
+    tasks = Path(f"/proc/{parent}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def wait_for_child(bench: subprocess.Popen[str]) -> int:
+    wait_until(lambda: bool(children(bench.pid)))
+    return children(bench.pid)[0]
+
+
+def runs(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def typed(found: dict[str, Any], fields: dict[str, type]) -> bool:
     return all(type(found[name]) is kind and found[name] > 0 for name, kind in fields.items())
 
 
-@pytest.mark.parametrize("backend", ["shm", "memory"])
-def test_json_is_one_object_with_every_promised_figure(backend: str) -> None:
-    done = run("--quick", "--json", "--backend", backend, "--sizes", "4K,256K", "--rounds", "10")
-
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    found = json.loads(done.stdout)
-    assert typed(
-        found["floors"], dict.fromkeys(("zmq_oneway_us", "zmq_rtt_us", "memcpy_gbps"), float)
-    )
+def check(found: dict[str, Any], backend: str) -> None:
+    """Every promised figure of the sizes 4K and 256K is there."""
+    floors = ("zmq_oneway_us", "zmq_rtt_us", "memcpy_gbps")
+    assert typed(found["floors"], dict.fromkeys(floors, float))
     assert [row["size"] for row in found["rows"]] == [4096, 256 << 10]
     assert all(typed(row, ROW) for row in found["rows"])
     assert ["vs_oneway" in row for row in found["rows"]] == [True, False]
@@ -96,6 +129,37 @@ def test_json_is_one_object_with_every_promised_figure(backend: str) -> None:
     assert found["host"].keys() == {"cpus", "python", "platform", "load"}
     assert found["backend"] == backend
     assert found["noise"]["put"].keys() == {"4096", "262144"}
+
+
+def test_json_is_one_object_with_every_promised_figure() -> None:
+    done = run("--quick", "--json", "--backend", "shm", "--sizes", "4K,256K", "--rounds", "10")
+
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    check(json.loads(done.stdout), "shm")
+
+
+def test_the_same_figures_are_measured_within_one_process() -> None:
+    made = plan(Options("4K,256K", "memory", 10, quick=True, busy=True))
+    steps_heard: list[str] = []
+
+    found = run_bench(made, steps_heard.append)
+
+    check(found, "memory")
+    assert found["busy_put"].keys() == {"quiet_us", "busy_us", "ratio", "by_switchinterval_s"}
+    assert len(steps_heard) == steps(made)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_consumer_outlives_an_interrupted_bench(number: signal.Signals) -> None:
+    with start("--soak", "60", "--backend", "shm") as bench:
+        consumer = wait_for_child(bench)
+
+        bench.send_signal(number)
+        bench.communicate(timeout=60)
+    wait_until(lambda: not runs(consumer))
+
+    assert bench.returncode == {signal.SIGINT: 130}.get(number, -number)
 
 
 def test_nothing_stays_in_shared_memory(tmp_path: Path) -> None:
