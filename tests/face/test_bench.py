@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import stagelink
 from stagelink import commands
-from stagelink.bench import edges
+from stagelink.bench import edges, extras
 from stagelink.bench.figures import Times, percentile, ratio
 from stagelink.bench.options import Options, check_pools, parse_sizes, plan, size_name
 from stagelink.bench.partner import Partner
@@ -139,13 +139,17 @@ def test_json_is_one_object_with_every_promised_figure() -> None:
     check(json.loads(done.stdout), "shm")
 
 
-def test_the_same_figures_are_measured_within_one_process() -> None:
-    made = plan(Options("4K,256K", "memory", 10, quick=True, busy=True))
+def test_the_same_figures_are_measured_within_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extras, "PEERS", 3)
+    made = plan(Options("4K,256K", "memory", 10, quick=True, peers=True, busy=True))
     steps_heard: list[str] = []
 
     found = run_bench(made, steps_heard.append)
 
     check(found, "memory")
+    assert typed(found["peers"], dict.fromkeys(("1", "3", "3_one_stage"), float))
     assert found["busy_put"].keys() == {"quiet_us", "busy_us", "ratio", "by_switchinterval_s"}
     assert len(steps_heard) == steps(made)
 

@@ -67,7 +67,7 @@ def run_bench(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
 def _extras(producer: Producer, on_step: Callable[[str], None]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if producer.plan.peers:
-        on_step("64 peers")
+        on_step("many peers")
         found["peers"] = {name: _short(us) for name, us in peers_us(producer).items()}
     if producer.plan.busy:
         on_step("a busy interpreter")
