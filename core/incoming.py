@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
 from stagelink.core.events import Attach, Complete, Failure
-from stagelink.core.gets import Gets
+from stagelink.core.gets import Gets, safe
 from stagelink.core.handshake.fetch import DRAINING, HELD, PULLING, QUEUED, WAITING, Fetches
 from stagelink.core.handshake.session import (
     ATTACHING,
@@ -34,7 +34,9 @@ from stagelink.core.messages import (
     Synced,
     Welcome,
 )  # fmt: skip
+from stagelink.core.rejections import reject, reject_announced
 from stagelink.core.source import Source
+from stagelink.core.streams import MARK, stream_of
 from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
     from stagelink.core.values import Instance, Link
 
 GREET_AGAIN_S = 1.0
-RECENT_KEYS = 1024
 SIDE = "receiver"
 
 _FINAL = frozenset({Reason.EXPIRED.value, Reason.WITHDRAWN.value})
@@ -106,6 +107,7 @@ class Incoming:
         self._gets.now_s = now_s
         source = self._source(command.address, command.source, out)
         key, ticket = command.key, command.ticket
+        source.rejected.pop(key, None)  # who asks for it wants it again
         if self._fails_at_once(source, command, out):
             return
         known = source.inbox.get(key)
@@ -140,7 +142,9 @@ class Incoming:
         if self._gets.landed(source, key, ticket, out):
             return
         known = source.inbox.get(key)
-        if known is None:
+        if command.instance not in {NO_INSTANCE, source.peer}:
+            pass  # what is known is of another instance
+        elif known is None:
             self._ask_if_forgotten(source, key, out)
         elif known.how == INLINE and not known.fetch:
             self._gets.hand_out(source, known, ticket, out)
@@ -152,6 +156,18 @@ class Incoming:
             if not self._goes_on(fetch.number, out):
                 return
         out.append(Complete(ticket, None))
+
+    def absent(self, address: str, stage: str, key: str) -> bool:
+        """Whether a poll would find nothing and change nothing; a look, from any thread."""
+        source = self.sources.get(address)
+        return (
+            source is not None
+            and source.open
+            and source.stage == stage
+            and not source.inbox.forgot
+            and source.inbox.get(key) is None
+            and key not in source.recent
+        )
 
     def _goes_on(self, number: int, out: list[Action]) -> bool:
         """Whether a poll's get is still under way; it goes on with nobody waiting."""
@@ -177,11 +193,12 @@ class Incoming:
         wanted = [
             fetch
             for fetch in self.fetches.all()
-            if (fetch.address, fetch.key) == (command.address, command.key)
+            if fetch.address == command.address
+            and command.key in {fetch.key, stream_of(fetch.key)}
             and fetch.state not in {HELD, DRAINING}
         ]
-        if command.reject:
-            self._reject(source, command.key, out)
+        if command.reject and command.instance in {NO_INSTANCE, source.peer}:
+            reject(self._gets, source, command.key, out)
         self._end_all(wanted, Reason.CANCELLED, "cancelled by this side", out)
         out.append(Complete(command.ticket, len(wanted)))
 
@@ -342,6 +359,7 @@ class Incoming:
         if source.peer != message.instance:
             self._restarted(source, out)
         source.peer, source.peer_name = message.instance, str(message.identity)
+        source.plane = message.plane.name
         self._peers.up(message.instance, SIDE, message.host.proof)
         if message.fresh:
             self._start_over(source)
@@ -375,9 +393,8 @@ class Incoming:
                 self._gets.take(source, fetch, message, out)
                 return
         source.inbox.add(message, at_work.number if at_work else 0)
-        if key in source.rejected:
-            del source.rejected[key]
-            self._reject(source, key, out)
+        if source.rejected:
+            reject_announced(self._gets, source, message, out)
         self._gets.advance(source, key, out)
 
     def _on_ended(self, source: Source, message: Ended, out: list[Action]) -> None:
@@ -388,18 +405,19 @@ class Incoming:
         _, key, generation, reason, detail = message
         source.cursor = max(source.cursor, message.number)
         source.owed += 1
-        source.consumed.pop(generation, None)
+        used = source.consumed.pop(generation, None) is not None
         source.inbox.drop(key, generation)
-        source.recent[key] = (reason, detail)
-        if len(source.recent) > RECENT_KEYS:
-            del source.recent[next(iter(source.recent))]
         fetch = self.fetches.working_on(source.peer, generation)
+        stream = stream_of(key)
+        if MARK not in key or not (used or safe(fetch)):
+            source.remember(stream or key, reason, detail)
         if fetch is not None and fetch.state == QUEUED:
             self._gets.not_that_one(fetch, reason, detail, out)
         elif fetch is not None:
             self.fetches.set(fetch._replace(relic=True))
+        final = reason in _FINAL or bool(stream)
         for waiting in self.fetches.waiting_for(source.address, key):
-            if waiting.want == generation or (not waiting.want and reason in _FINAL):
+            if waiting.want == generation or (not waiting.want and final):
                 self._gets.give_up(waiting, reason, detail, out)
 
     def _on_offer(self, source: Source, message: Offer, out: list[Action]) -> None:
@@ -551,32 +569,32 @@ class Incoming:
 
     def _fails_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
         """Answer a call whose end is known already."""
-        reason, detail = source.recent.get(command.key, ("", ""))
+        reason, detail = self._known_end(source, command)
         if command.source != source.stage:
             reason = Reason.DECLINED.value
             detail = f"the address is that of stage {source.stage!r}, not {command.source!r}"
         elif source.session.state == DECLINED:
             reason, detail = Reason.DECLINED.value, source.detail
-        elif reason not in _FINAL:
+        elif not reason:
             return False
         out.append(Complete(command.ticket, Failure(reason, detail, source.label)))
         return True
 
+    def _known_end(self, source: Source, command: Get | Poll) -> tuple[str, str]:
+        """Why what *command* wants will not come, as far as that is known; else empty."""
+        stream = stream_of(command.key)
+        reason, detail = source.recent.get(stream or command.key, ("", ""))
+        if reason in _FINAL and not stream:
+            return reason, detail
+        if reason and stream and source.inbox.get(command.key) is None:
+            return reason, detail  # a lost chunk ends its stream; what came before is still here
+        if command.instance and command.instance == source.peer and not source.open:
+            return self._peers.trouble(source.peer), source.detail
+        return "", ""
+
     def _ask_if_forgotten(self, source: Source, key: str, out: list[Action]) -> None:
         if source.inbox.forgot and source.inbox.get(key) is None:
             source.send(Query(key), self.fetches, out)
-
-    def _reject(self, source: Source, key: str, out: list[Action]) -> None:
-        known = source.inbox.get(key)
-        if known is None:
-            source.rejected[key] = None
-            if len(source.rejected) > RECENT_KEYS:
-                del source.rejected[next(iter(source.rejected))]
-            return
-        at_work = self.fetches.get(known.fetch)
-        if at_work is None or at_work.state != HELD:
-            source.consume(key, known.generation, known.size)
-            self._gets.touch(source, out)
 
     def _explain(self, source: Source, fetch: Fetch) -> str:
         """What is known of a key whose get has reached its deadline."""

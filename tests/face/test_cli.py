@@ -159,22 +159,6 @@ def test_without_its_extra_the_command_line_names_it(
     assert "pip install 'stagelink[cli]'" in capsys.readouterr().err
 
 
-def test_the_log_leaves_standard_output_to_results() -> None:
-    code = (
-        "import structlog; from stagelink import cli; cli.log_to_standard_error();"
-        "log = structlog.get_logger(); log.info('detail'); log.warning('trouble')"
-    )
-    root = Path(stagelink.__file__).parents[1]
-
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=True, cwd=root, text=True
-    )
-
-    assert not done.stdout
-    assert "trouble" in done.stderr
-    assert "detail" not in done.stderr
-
-
 def test_importing_the_command_line_loads_no_heavy_package() -> None:
     code = (
         "import sys, stagelink.cli, stagelink.commands;"
