@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from stagelink.core.events import Action, Get
     from stagelink.core.handshake.inbox import Known
+    from stagelink.core.messages import Announce
     from stagelink.core.pool import Grant, Pool
     from stagelink.core.source import Source
     from stagelink.core.timers import Timers
@@ -61,6 +62,16 @@ class Gets:
         self.fetches = Fetches()
         self.sources: dict[str, Source] = {}
 
+    def hand_out(
+        self, source: Source, known: Known | Announce, ticket: int, out: list[Action]
+    ) -> None:
+        """Deliver inline bytes that nobody works on: all of the get in one step."""
+        generation, size = known.generation, known.size
+        delivery = Delivery(0, generation, size, source.peer, known.body, None, None)
+        out.append(Complete(ticket, delivery))
+        source.consume(known.key, generation, size)
+        self.touch(source, out)
+
     def advance(self, source: Source, key: str, out: list[Action]) -> None:
         """Give the newest announcement of *key* to the oldest get that waits for it."""
         known = source.inbox.get(key)
@@ -70,22 +81,26 @@ class Gets:
         if fetch is not None:
             self.take(source, fetch, known, out)
 
-    def take(self, source: Source, fetch: Fetch, known: Known, out: list[Action]) -> None:
+    def take(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> None:
         """Let *fetch* work on an announcement that nobody works on."""
         if fetch.want_size not in {0, known.size}:
             detail = f"{fetch.want_size} bytes were asked for, {known.size} are published"
             self.fail(fetch, Reason.MISMATCH.value, detail, out)
+            return
+        if known.how == INLINE:
+            self._timers.disarm(("fetch", fetch.number))
+            self.fetches.end(fetch)
+            self.hand_out(source, known, fetch.ticket, out)
             return
         fetch = fetch._replace(
             peer=source.peer, generation=known.generation, size=known.size, where=known.where,
             body=known.body,
         )  # fmt: skip
         if known.how == ERROR:
-            source.consume(known.key, known.generation, 0)
-            if MARK in known.key:  # a stream is over: its sender may use the key again
-                source.send(Ack(()), self.fetches, out)
-            self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
-        elif known.how in {INLINE, OFFER}:
+            self._hear(source, fetch, known, out)
+        elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.deliver(source, fetch, out)
         elif len(self.fetches.open_ids(source.peer)) >= OPEN_LIMIT:
@@ -97,6 +112,15 @@ class Gets:
             assert known.how == PULL
             source.inbox.assign(known.key, known.generation, fetch.number)
             self._queue(source, fetch, out)
+
+    def _hear(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> None:
+        """The news is that nothing comes: the producer failed, or a stream is over."""
+        source.consume(known.key, known.generation, 0)
+        if MARK in known.key:  # the sender may use the stream's key again
+            source.send(Ack(()), self.fetches, out)
+        self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
 
     def _queue(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
         fetch = self.fetches.set(fetch._replace(state=QUEUED))

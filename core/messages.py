@@ -1,9 +1,10 @@
 """What travels on the control channel.
 
-A session is one conversation of a receiver (which dials) with a sender. Every message but Hello
-and Declined travels in a :class:`Packet`: the session's number and the message's place in it. Each
-side takes an exact prefix of what the other sent in that session; a gap ends the session and the
-receiver greets again. That one rule turns loss, duplication and reordering into a cut.
+A session is one conversation of a receiver (which dials) with a sender. Every message but Hello,
+Declined, Lost and the two asides travels in a :class:`Packet`: the session's number and the
+message's place in it. Each side takes an exact prefix of what the other sent in that session; a
+gap ends the session and the receiver greets again. That one rule turns loss, duplication and
+reordering into a cut.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 OPEN_LIMIT = 64
 """Transfer ids a receiver may have open towards one sender; more wait."""
+
+ENDED_LIMIT = 64
+"""Ends of payloads that one message tells; a batch of consumed ones is answered by one."""
 
 # How an announced payload is had.
 INLINE = 0  # its bytes came with the announcement: an offer
@@ -39,7 +43,10 @@ class Report(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """Receiver to sender, first on a connection: let us talk (again)."""
+    """Receiver to sender, first on a connection: let us talk (again).
+
+    ``codecs`` names the compressors that the receiver can undo.
+    """
 
     session: int
     instance: Instance
@@ -49,6 +56,7 @@ class Hello(NamedTuple):
     report: Report
     host: HostCard
     planes: tuple[PlaneCard, ...]
+    codecs: tuple[str, ...] = ()
 
 
 class Welcome(NamedTuple):
@@ -98,13 +106,19 @@ class Announce(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """Sender to receiver: log record ``number`` says that ``generation`` is no more."""
+    """Log record ``number``: ``generation`` is no more."""
 
     number: int
     key: str
     generation: int
     reason: str
     detail: str
+
+
+class Ended(NamedTuple):
+    """Sender to receiver: the next ends in the log, up to :data:`ENDED_LIMIT` of them."""
+
+    records: tuple[Gone, ...]
 
 
 class Query(NamedTuple):
@@ -160,7 +174,7 @@ class Ack(NamedTuple):
 
 
 ToSender = Union[Subscribe, Query, Pull, Cancel, Ack]
-ToReceiver = Union[Welcome, Synced, Announce, Gone, Offer, Done, Refused]
+ToReceiver = Union[Welcome, Synced, Announce, Ended, Offer, Done, Refused]
 
 
 class Packet(NamedTuple):
@@ -173,3 +187,24 @@ class Packet(NamedTuple):
 
 
 Message = Union[Hello, Declined, Lost, Packet]
+"""What endpoints say to each other."""
+
+
+class Inspect(NamedTuple):
+    """Anybody to a connector that listens: show me your figures."""
+
+    number: int
+
+
+class Figures(NamedTuple):
+    """The answer to the Inspect of that ``number``: health() as JSON."""
+
+    number: int
+    body: bytes
+
+
+Aside = Union[Inspect, Figures]
+"""Beside every session: the driver answers, and no endpoint ever hears of it."""
+
+FIGURES_LIMIT = 64 << 10
+"""Bytes of JSON in one answer."""

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagelink.core.messages import Message
+    from stagelink.core.messages import Aside, Message
 
 
 class Codec(Protocol):
     """The wire format of control messages. Stateless; any thread may call it."""
 
-    def encode(self, message: Message) -> list[bytes]:
-        """The frames of *message*, at most 4; frame 0 is the fixed 8 bytes of the protocol."""
+    def encode(self, message: Message | Aside) -> list[bytes]:
+        """The frames of *message*, at most 4, the first with the protocol's 8 bytes ahead."""
         ...
 
-    def decode(self, frames: Sequence[bytes]) -> Message:
+    def decode(self, frames: Sequence[bytes]) -> Message | Aside:
         """The message of *frames*, every field checked for type and range.
 
         Raises:
@@ -47,11 +47,14 @@ class Serializer(Protocol):
         """
         ...
 
-    def load(self, buffer: object, size: int) -> Any:  # noqa: ANN401 - and gets
+    def load(self, buffer: object, size: int, *, writable: bool = True) -> Any:  # noqa: ANN401
         """The value in the first *size* bytes of *buffer*, any object with the buffer protocol.
 
         Tensors and arrays are views that keep *buffer* itself alive, so that the end of the last
         one is the end of *buffer*. bytes and bytearrays are copies.
+
+        Not *writable* (others read the same bytes): nothing that is handed out can change
+        *buffer*. Arrays are read-only views, tensors private copies, for torch cannot refuse.
 
         Raises:
             PayloadError: the bytes are no payload, or are of another version.

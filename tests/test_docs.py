@@ -18,9 +18,13 @@ from stagelink.failures import error_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    "README.md", "docs/tutorials/first-transfer.md", "docs/how-to/stream-chunks.md",
+    "README.md",
+    "docs/tutorials/first-transfer.md",
+    "docs/how-to/stream-chunks.md",
     "docs/how-to/write-a-backend.md",
-]  # fmt: skip
+    "docs/how-to/check-and-compress.md",
+    "docs/how-to/put-foreign-types.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

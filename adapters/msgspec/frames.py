@@ -1,4 +1,4 @@
-"""The fields of each control message as frame 1 carries them, with their bounds.
+"""The fields of each control message as frame 0 carries them, with their bounds.
 
 msgspec decodes these and checks every bound in C. Nested values are tuples of a fixed length;
 new fields of a minor version go to the end of the message, where an older side ignores them.
@@ -13,9 +13,13 @@ from msgspec import Meta, Struct
 
 from stagelink.core.errors import Reason
 from stagelink.core.keys import STAGE_LIMIT
-from stagelink.core.messages import OPEN_LIMIT
+from stagelink.core.messages import ENDED_LIMIT, FIGURES_LIMIT, OPEN_LIMIT
 from stagelink.core.streams import DERIVED_LIMIT
 
+BODY_LIMIT = 8192
+"""Inline bytes within the fields; more have a frame of their own, which is not copied so often."""
+
+CODEC_LIMIT = 64
 COUNT_LIMIT = 65_536
 DESCRIPTOR_LIMIT = 4096
 DETAIL_LIMIT = 4096
@@ -34,12 +38,14 @@ Who = Annotated[bytes, Meta(min_length=16, max_length=16)]
 WhoOrNone = Annotated[bytes, Meta(max_length=16)]  # 0 or 16; the codec checks that
 Seconds = Annotated[float, Meta(ge=0.0, le=float_info.max)]  # so neither infinite nor NaN
 How = Literal[0, 1, 2, 3, 4]
+Body = Annotated[bytes, Meta(max_length=BODY_LIMIT)]
 Numbers = Annotated[tuple[Nat, ...], Meta(max_length=COUNT_LIMIT)]
 
 IdentityFields = tuple[Stage, Nat, Nat]
 RegionFields = tuple[Nat, Nat, Nat]
 PlaneFields = tuple[Name, Name, Annotated[bytes, Meta(max_length=DESCRIPTOR_LIMIT)]]
 HostFields = tuple[Proof, Proof]
+GoneFields = tuple[Nat, Key, Nat, Reason, Detail]
 ReportFields = tuple[
     Nat, Annotated[tuple[Nat, ...], Meta(max_length=OPEN_LIMIT)], Nat, Numbers
 ]  # fmt: skip
@@ -56,6 +62,7 @@ class HelloFields(Struct, array_like=True, gc=False):
     report: ReportFields
     host: HostFields
     planes: Annotated[tuple[PlaneFields, ...], Meta(max_length=PLANE_LIMIT)]
+    codecs: Annotated[tuple[Name, ...], Meta(max_length=CODEC_LIMIT)] = ()
 
 
 class AnyHelloFields(Struct, array_like=True, gc=False):
@@ -76,6 +83,19 @@ class LostFields(Struct, array_like=True, gc=False):
     """Of a Lost."""
 
     session: Nat
+
+
+class InspectFields(Struct, array_like=True, gc=False):
+    """Of an Inspect."""
+
+    number: Nat
+
+
+class FiguresFields(Struct, array_like=True, gc=False):
+    """Of Figures."""
+
+    number: Nat
+    body: Annotated[bytes, Meta(max_length=FIGURES_LIMIT)]
 
 
 class FromReceiver(Struct, array_like=True, gc=False):
@@ -142,7 +162,7 @@ class SyncedFields(FromSender, array_like=True, gc=False):
 
 
 class AnnounceFields(FromSender, array_like=True, gc=False):
-    """Of an Announce; the body is frame 2."""
+    """Of an Announce; a body above the limit is frame 1."""
 
     number: Nat
     key: Key
@@ -150,24 +170,22 @@ class AnnounceFields(FromSender, array_like=True, gc=False):
     size: Nat
     how: How
     where: RegionFields | None
+    body: Body
 
 
-class GoneFields(FromSender, array_like=True, gc=False):
-    """Of a Gone."""
+class EndedFields(FromSender, array_like=True, gc=False):
+    """Of an Ended."""
 
-    number: Nat
-    key: Key
-    generation: Nat
-    reason: Reason
-    detail: Detail
+    records: Annotated[tuple[GoneFields, ...], Meta(max_length=ENDED_LIMIT)]
 
 
 class OfferFields(FromSender, array_like=True, gc=False):
-    """Of an Offer; the body is frame 2."""
+    """Of an Offer; a body above the limit is frame 1."""
 
     transfer: Nat
     generation: Nat
     where: RegionFields | None
+    body: Body
 
 
 class DoneFields(FromSender, array_like=True, gc=False):

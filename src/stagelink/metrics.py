@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
+from stagelink.core.messages import FIGURES_LIMIT
 
 if TYPE_CHECKING:
     from stagelink.adapters.threads import Driver
@@ -36,9 +38,25 @@ def health_of(config: Config, driver: Driver) -> dict[str, Any]:
         "errors": errors,
         "timeouts": sum(errors.get(cause, 0) for cause in _TIMEOUTS),
         "views": len(driver.views),
+        "inspections": driver.exchange.inspections.answered,
+        "inspections_refused": driver.exchange.inspections.refused,
         "frames_refused": driver.malformed + parts.channel.dropped,
         **figures,
     }
+
+
+def figures_of(config: Config, driver: Driver) -> bytes:
+    """:func:`health_of` as JSON, at most ``FIGURES_LIMIT`` bytes, for who asks over the wire.
+
+    Too many sessions are left out, and ``sessions_left_out`` says how many.
+    """
+    health = health_of(config, driver)
+    body = json.dumps(health).encode()
+    if len(body) > FIGURES_LIMIT:
+        left_out = len(health["sessions"])
+        body = json.dumps(health | {"sessions": [], "sessions_left_out": left_out}).encode()
+    assert len(body) <= FIGURES_LIMIT, f"{len(body)} bytes without sessions"
+    return body
 
 
 def _figures(endpoint: Endpoint) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from stagelink.payload import Draft
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.calls import Accounted, Calls
     from stagelink.config import Config
     from stagelink.ports import Serializer
@@ -67,10 +68,13 @@ class Edge:
 class Puts:
     """The sending half of a connector's face."""
 
-    def __init__(self, config: Config, calls: Calls, serializer: Serializer) -> None:
+    def __init__(
+        self, config: Config, calls: Calls, serializer: Serializer, wrapping: Wrapping
+    ) -> None:
         self._calls = calls
         self._driver = calls.driver
         self._serializer = serializer
+        self._wrapping = wrapping
         self._eager_limit = config.eager_limit
         self._inline_limit = config.inline_bytes
         self._readers = config.readers
@@ -88,8 +92,10 @@ class Puts:
         wait_s = self._calls.seconds(timeout, self._calls.policy.put_s)
         if isinstance(value, Draft):
             size, block = value.size, value.take(self._driver)
+            with self.given_back(block):
+                self._wrapping.seal(self.memory(block)[:size])
             return self.publish(command._replace(size=size, block=block), call)
-        staged = self._serializer.stage(value)
+        staged = self._wrapping.wrap(self._serializer.stage(value), self._compressor(command.to))
         size = staged.size
         if size <= self._eager_limit and self._inline_room(size):
             body = bytearray(size)
@@ -107,12 +113,11 @@ class Puts:
         from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
 
         layout = prepare(shape, dtype)
-        block = self.reserve(
-            layout.size, self._calls.seconds(timeout, self._calls.policy.put_s), call
-        )
+        size = layout.size + self._wrapping.tail
+        block = self.reserve(size, self._calls.seconds(timeout, self._calls.policy.put_s), call)
         with self.given_back(block):
             buffer = self.memory(block)[: layout.size]
-            return Draft(self._driver, block, layout.size, buffer, layout.open(buffer))
+            return Draft(self._driver, block, size, buffer, layout.open(buffer))
 
     def command(
         self, key: str, to: str, ttl: float | None, readers: object, replace: bool | None
@@ -128,7 +133,7 @@ class Puts:
 
     def publish(self, command: Publish, call: Accounted) -> Receipt:
         """Make it known."""
-        result = self._calls.ask(command)
+        result = self._calls.tell(command)
         if isinstance(result, Failure):
             raise error_of(result, call.context)
         assert isinstance(result, Published)
@@ -161,6 +166,15 @@ class Puts:
         except BaseException:
             self._driver.submit(Abandon(block))
             raise
+
+    def _compressor(self, to: str) -> str:
+        """The compressor of the edge, if its readers have said that they can undo it."""
+        compression = self._wrapping.compression
+        name = compression.edges.get(to, "")
+        if name and not self._driver.look(lambda e: e.outgoing.undone_by_all(to, name)):
+            compression.count(not_agreed=1)
+            return ""
+        return name
 
     def _inline_room(self, size: int) -> bool:
         """Whether so many inline bytes more may be published; else the pool takes them."""

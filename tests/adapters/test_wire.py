@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelink.adapters.msgspec.wire import KINDS, VersionMismatchError, WireCodec, header
+from stagelink.adapters.msgspec.wire import (
+    HEADER_BYTES,
+    KINDS,
+    VersionMismatchError,
+    WireCodec,
+    header,
+)
 from stagelink.core import messages as m
 from stagelink.core.errors import ProtocolViolationError
 from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
@@ -37,8 +43,11 @@ def up(message: Any) -> m.Packet:
 SAMPLES: list[Any] = [
     m.Hello(5, ME, WHO, "encoder", YOU, REPORT, HOST, (PLANE, PLANE)),
     m.Hello(5, ME, WHO, "encoder", b"", REPORT, HOST, ()),
+    m.Hello(5, ME, WHO, "encoder", b"", REPORT, HOST, (), ("zstd", "zip")),
     m.Declined(5, "declined", "nobody of that name"),
     m.Lost(5),
+    m.Inspect(7),
+    m.Figures(7, b'{"status": "ok"}'),
     up(m.Subscribe()),
     up(m.Query("k")),
     up(m.Pull(1, 2, REGION, 1.5)),
@@ -54,7 +63,7 @@ SAMPLES: list[Any] = [
     down(m.Announce(9, "k", 3, 64, m.CLAIM, None, b"")),
     down(m.Announce(9, "k", 3, 64, m.PULL, None, b"")),
     down(m.Announce(9, "k", 3, 0, m.ERROR, None, b"ValueError: no")),
-    down(m.Gone(10, "k", 3, "expired", "after 5 s")),
+    down(m.Ended((m.Gone(10, "k", 3, "expired", "after 5 s"), m.Gone(11, "l", 4, "taken", "")))),
     down(m.Offer(1, 3, REGION, b"")),
     down(m.Offer(1, 3, None, b"bytes")),
     down(m.Done(1, 3, 64)),
@@ -73,8 +82,7 @@ def test_a_message_is_the_same_on_the_other_side(message: Any) -> None:
         assert isinstance(again, m.Packet)
         assert type(again.message) is type(message.message)
         assert type(again.report) is type(message.report)
-    assert len(frames) <= 4
-    assert len(frames[0]) == 8
+    assert len(frames) <= 2
 
 
 def test_every_kind_has_a_sample() -> None:
@@ -82,39 +90,57 @@ def test_every_kind_has_a_sample() -> None:
     assert inner == set(KINDS)
 
 
-def test_inline_bytes_are_not_copied() -> None:
-    body = bytes(4096)
-    frames = CODEC.encode(down(m.Announce(9, "k", 3, 4096, m.INLINE, None, body)))
+@pytest.mark.parametrize(("size", "frames"), [(0, 1), (8192, 1), (8193, 2)])
+def test_many_inline_bytes_are_a_frame_that_is_not_copied(size: int, frames: int) -> None:
+    body = bytes(size)
+    sent = CODEC.encode(down(m.Announce(9, "k", 3, size, m.INLINE, None, body)))
 
-    assert frames[2] is body
-    packet = CODEC.decode(frames)
+    assert len(sent) == frames
+    packet = CODEC.decode(sent)
     assert isinstance(packet, m.Packet)
     assert isinstance(packet.message, m.Announce)
-    assert packet.message.body is body
+    assert packet.message.body == body
+    assert frames == 1 or packet.message.body is sent[1] is body
+
+
+def cut(frame: bytes) -> tuple[bytes, bytes]:
+    """Header and fields."""
+    return frame[:HEADER_BYTES], frame[HEADER_BYTES:]
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=map(str, count()))
 def test_trailing_fields_of_a_later_minor_are_ignored(message: Any) -> None:
-    first, fields, *rest = CODEC.encode(message)
+    first, *rest = CODEC.encode(message)
+    head, fields = cut(first)
     longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(fields), {"new": [1]}, "more"])
 
-    assert CODEC.decode([first[:5] + b"\x09" + first[6:], longer, *rest]) == message
+    assert CODEC.decode([head[:5] + b"\x09" + head[6:] + longer, *rest]) == message
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=map(str, count()))
 def test_a_missing_field_or_a_surplus_frame_is_refused(message: Any) -> None:
-    frames = CODEC.encode(message)
-    fields = msgspec.msgpack.decode(frames[1])
+    first, *rest = CODEC.encode(message)
+    head, fields = cut(first)
+    values = msgspec.msgpack.decode(fields)
+    needed = 8 if isinstance(message, m.Hello) else len(values)  # its compressors came later
+    shorter = msgspec.msgpack.encode(values[: needed - 1])
 
     for bad in (
-        [frames[0], msgspec.msgpack.encode(fields[:-1]), *frames[2:]],
-        [frames[0], frames[1] + b"\0", *frames[2:]],
-        [*frames, b"x", b"y"],
-        [frames[0]],
+        [head + shorter, *rest],
+        [first + b"\0", *rest],
+        [first, *rest, b"x", b"y"],
+        [head],
+        [first[:7]],
         [],
     ):
         with pytest.raises(ProtocolViolationError):
             CODEC.decode(bad)
+
+
+def test_inline_bytes_come_in_one_place_only() -> None:
+    sent = CODEC.encode(down(m.Announce(9, "k", 3, 4, m.INLINE, None, b"near")))
+    with pytest.raises(ProtocolViolationError, match="4 inline bytes in the fields and 3"):
+        CODEC.decode([*sent, b"far"])
 
 
 BIG = 1 << 63
@@ -123,6 +149,9 @@ BAD: list[Any] = [
     m.Lost(BIG),
     m.Lost(True),
     m.Lost("1"),  # type: ignore[arg-type]
+    m.Inspect(-1),
+    m.Figures(1, bytes(m.FIGURES_LIMIT + 1)),
+    m.Figures(1, "{}"),  # type: ignore[arg-type]
     m.Hello(5, ME[:15], WHO, "e", b"", REPORT, HOST, ()),
     m.Hello(5, b"", WHO, "e", b"", REPORT, HOST, ()),
     m.Hello(5, ME, WHO, "e", b"x", REPORT, HOST, ()),
@@ -131,6 +160,8 @@ BAD: list[Any] = [
     m.Hello(5, ME, Identity("e", -1, 0), "e", b"", REPORT, HOST, ()),
     m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (PLANE,) * 17),
     m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (PlaneCard("p", "map", bytes(4097)),)),
+    m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (), ("z" * 65,)),
+    m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (), ("z",) * 65),
     m.Packet(5, 6, None, m.Cancel(1)),
     m.Packet(5, 6, REPORT, m.Done(1, 2, 3)),
     m.Packet(5, 6, m.Report(7, tuple(range(65)), 1, ()), m.Cancel(1)),
@@ -155,7 +186,8 @@ BAD: list[Any] = [
     down(m.Announce(9, "k", 3, 4, 5, None, b"")),
     down(m.Announce(9, "k", 3, 4, -1, None, b"")),
     down(m.Offer(1, 3, REGION, b"bytes")),
-    down(m.Gone(1, "k", 3, "bored", "")),
+    down(m.Ended((m.Gone(1, "k", 3, "bored", ""),))),
+    down(m.Ended((m.Gone(1, "k", 3, "taken", ""),) * 65)),
     down(m.Welcome(YOU, WHO, HOST, PLANE, 1)),  # type: ignore[arg-type]
     down(m.Welcome(b"", WHO, HOST, PLANE, True)),
 ]
@@ -168,11 +200,21 @@ def test_a_field_out_of_its_bounds_is_refused(message: Any) -> None:
         CODEC.decode(frames)
 
 
+def test_a_greeting_that_names_no_compressors_has_none() -> None:
+    hello = m.Hello(5, ME, WHO, "e", b"", REPORT, HOST, (PLANE,), ("zstd",))
+    head, fields = cut(CODEC.encode(hello)[0])
+    older = msgspec.msgpack.encode(msgspec.msgpack.decode(fields)[:-1])
+
+    assert CODEC.decode([head + older]) == hello._replace(codecs=())
+
+
 def test_limits_themselves_pass() -> None:
     report = m.Report(0, tuple(range(64)), 0, tuple(range(65_536)))
     cards = (PlaneCard("p" * 64, "map", bytes(4096)),) * 16
     for message in (
-        m.Hello(BIG - 1, ME, Identity("s" * 256), "é" * 256, b"", report, HOST, cards),
+        m.Hello(
+            BIG - 1, ME, Identity("s" * 256), "é" * 256, b"", report, HOST, cards, ("z" * 64,) * 64
+        ),
         m.Packet(0, 0, report, m.Query("k" * 1088)),
     ):
         assert CODEC.decode(CODEC.encode(message)) == message
@@ -186,22 +228,22 @@ def test_a_detail_of_anything_is_made_fit() -> None:
 def test_a_hello_of_another_major_gets_an_answer_it_can_read() -> None:
     fields = msgspec.msgpack.encode([77, {"what": "ever"}])
     with pytest.raises(VersionMismatchError, match=r"2\.3 meets 1\.0") as caught:
-        CODEC.decode([header(1, (2, 3)), fields])
+        CODEC.decode([header(1, (2, 3)) + fields])
 
     assert caught.value.theirs == (2, 3)
     assert caught.value.answer is not None
-    first, told = CODEC.encode(caught.value.answer)
-    theirs = [first[:4] + bytes((9, 9)) + first[6:], told]  # any version reads a Declined
+    (told,) = CODEC.encode(caught.value.answer)
+    theirs = [told[:4] + bytes((9, 9)) + told[6:]]  # any version reads a Declined
     declined = CODEC.decode(theirs)
     assert isinstance(declined, m.Declined)
     assert declined.session == 77
     assert declined.reason == "mismatch"
 
 
-@pytest.mark.parametrize("frames", [[header(18, (2, 0)), b""], [header(1, (0, 1)), b"\xc1"]])
-def test_other_mail_of_another_major_gets_no_answer(frames: list[bytes]) -> None:
+@pytest.mark.parametrize("frame", [header(18, (2, 0)), header(1, (0, 1)) + b"\xc1"])
+def test_other_mail_of_another_major_gets_no_answer(frame: bytes) -> None:
     with pytest.raises(VersionMismatchError) as caught:
-        CODEC.decode(frames)
+        CODEC.decode([frame])
     assert caught.value.answer is None
 
 
@@ -213,18 +255,18 @@ def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
             return Path.touch, (made,)
 
     blob = pickle.dumps(Bomb())
-    for frames in ([blob], [blob, blob], [header(18), blob], [header(34), blob, blob]):
+    for frames in ([blob], [blob, blob], [header(18) + blob], [header(34) + blob, blob]):
         with pytest.raises(ProtocolViolationError):
             CODEC.decode(frames)
     assert not made.exists()
 
 
 def test_nesting_bombs_and_huge_claims_are_refused() -> None:
-    first, fields = CODEC.encode(m.Lost(1))
+    head, fields = cut(CODEC.encode(m.Lost(1))[0])
     assert fields == b"\x91\x01"
     for bomb in (b"\x91" * 200_000, b"\xdd\xff\xff\xff\xff", b"\x92\x01" + b"\x91" * 200_000):
         with pytest.raises(ProtocolViolationError):
-            CODEC.decode([first, bomb])
+            CODEC.decode([head + bomb])
 
 
 KIND_FRAMES = st.sampled_from([header(kind) for kind in KINDS.values()])
@@ -232,7 +274,7 @@ KIND_FRAMES = st.sampled_from([header(kind) for kind in KINDS.values()])
 
 @given(st.lists(st.binary(max_size=40), max_size=5), KIND_FRAMES)
 def test_random_frames_raise_nothing_else(frames: list[bytes], first: bytes) -> None:
-    for mail in (frames, [first, *frames]):
+    for mail in (frames, [first, *frames], [first + b"".join(frames)]):
         with contextlib.suppress(ProtocolViolationError):
             CODEC.decode(mail)
 

@@ -23,7 +23,17 @@ from stagelink.core.events import (
     TimePassed,
 )
 from stagelink.core.handshake.session import OwnPlane
-from stagelink.core.messages import ERROR, INLINE, Ack, Announce, Gone, Packet, Synced, Welcome
+from stagelink.core.messages import (
+    ERROR,
+    INLINE,
+    Ack,
+    Announce,
+    Ended,
+    Gone,
+    Packet,
+    Synced,
+    Welcome,
+)
 from stagelink.core.pool import Pool
 from stagelink.core.rejections import REJECTED_KEYS
 from stagelink.core.settings import Settings
@@ -91,7 +101,7 @@ class Receiver:
         return self.say(Announce(next(self._numbers), key, generation, size, how, None, body))
 
     def gone(self, key: str, generation: int, reason: str) -> list[Any]:
-        return self.say(Gone(next(self._numbers), key, generation, reason, "so it is"))
+        return self.say(Ended((Gone(next(self._numbers), key, generation, reason, "so it is"),)))
 
     def get(self, key: str, instance: bytes = b"") -> Any:
         return self.ask(Get(0, WHERE, STAGE, key, 0, 1e9, 0, instance))
