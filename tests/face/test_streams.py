@@ -400,11 +400,12 @@ def test_a_producer_that_closes_takes_back_what_was_not_read(tx: Connector, rx: 
     reader = rx.stream("k", timeout=PATIENCE_S)
     next(reader)
     tx.close()
+    assert eventually(lambda: not rx.health()["inbox"]["entries"])
 
     error = breaks(lambda: list(reader))
 
     assert error.reason in {Reason.WITHDRAWN, Reason.PEER_GONE}
-    assert 1 <= error.chunks < 5
+    assert error.chunks in {1, 2}  # the second may have been fetched ahead
 
 
 PRODUCER = """
