@@ -94,6 +94,12 @@ class Gets:
             self.fetches.end(fetch)
             self.hand_out(source, known, fetch.ticket, out)
             return
+        self._begin(source, fetch, known, out)
+
+    def _begin(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> None:
+        """Go the way on which the payload is had."""
         fetch = fetch._replace(
             peer=source.peer, generation=known.generation, size=known.size, where=known.where,
             body=known.body,

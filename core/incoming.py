@@ -349,6 +349,7 @@ class Incoming:
         if source.peer != message.instance:
             self._restarted(source, out)
         source.peer, source.peer_name = message.instance, str(message.identity)
+        source.plane = message.plane.name
         self._peers.up(message.instance, SIDE, message.host.proof)
         if message.fresh:
             self._start_over(source)

@@ -39,7 +39,7 @@ class Source:
 
     __slots__ = (
         "address", "attached", "consumed", "cursor", "detail", "fresh", "inbox", "met", "notices",
-        "owed", "owed_bytes", "peer", "peer_name", "recent", "rejected", "reported",
+        "owed", "owed_bytes", "peer", "peer_name", "plane", "recent", "rejected", "reported",
         "session", "stage", "stalled", "synced",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Source:
         self.attached: Instance = NO_INSTANCE
         self.met = False
         self.detail = "never connected"
+        self.plane = ""
         self.inbox = Inbox()
         self.cursor = 0
         self.synced = False
@@ -190,7 +191,7 @@ class Source:
             self.fresh = False
 
     def freeze(self) -> tuple[object, ...]:
-        """The state as nested tuples; ``detail`` is words for people and is left out."""
+        """The state as nested tuples; ``detail`` and ``plane`` are for people and left out."""
         return (
             self.address, self.stage, self.session, self.peer, self.peer_name, self.attached,
             self.met, self.inbox.freeze(), self.cursor, self.synced, self.fresh,

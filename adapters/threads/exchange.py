@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import structlog
-
 from stagelink.adapters.threads.inspections import Inspections
 from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
@@ -16,14 +14,13 @@ from stagelink.ports.channel import LinkUp, Mail
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagelink.adapters.threads.narrator import Narrator
     from stagelink.adapters.threads.tickets import Ticket
     from stagelink.core.events import Event
     from stagelink.core.messages import Aside
     from stagelink.core.values import Link
     from stagelink.ports.channel import Arrival, ControlChannel
     from stagelink.ports.codec import Codec
-
-log = structlog.get_logger("stagelink")
 
 
 class Exchange:
@@ -39,12 +36,16 @@ class Exchange:
         codec: Codec,
         feed: Callable[[Event], object],
         note: Callable[[Event], object],
+        *,
+        narrator: Narrator,
         clock: Callable[[], float],
     ) -> None:
         self._channel = channel
         self._codec = codec
         self._feed = feed
         self._note = note
+        self._narrator = narrator
+        self._log = narrator.log
         self._closed = False
         self.outbox: deque[Send | Dial | HangUp] = deque()
         self.stalled: dict[Link, deque[list[bytes]]] = {}
@@ -100,15 +101,16 @@ class Exchange:
         try:
             self._channel.dial(link)
         except StagelinkError as error:
-            log.warning("dial_failed", link=link, cause=str(error))
+            self._log.warning("dial_failed", link=link, cause=str(error))
             self._note(Disconnected(link, str(error)))
 
     def _send(self, action: Send) -> None:
         link, message = action
         try:
             frames = self._codec.encode(message)
-        except Exception as error:
-            log.exception("message_dropped", link=link, cause=f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - told with its traceback; the rest goes on
+            cause = f"{type(error).__name__}: {error}"
+            self._log.error("message_dropped", link=link, cause=cause, exc_info=True)
             return
         if self.stalled and link in self.stalled:
             self.stalled[link].append(frames)
@@ -136,9 +138,11 @@ class Exchange:
                 self._feed(Received(link, message))
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(link))
+            self._narrator.soon()
         else:
             self.stalled.pop(link, None)
             self._feed(Disconnected(link, arrival.detail))
+            self._narrator.soon()
 
     def _show(self, link: Link, message: Aside) -> None:
         """Answer somebody who looks at us from outside; the core never hears of it."""
@@ -152,5 +156,4 @@ class Exchange:
         answer = getattr(error, "answer", None)
         if answer is not None:
             self._channel.send(link, self._codec.encode(answer))
-        if self.malformed & (self.malformed - 1) == 0:
-            log.warning("frames_refused", link=link, cause=str(error), count=self.malformed)
+        self._log.warning("frames_refused", link=link, cause=str(error), count=self.malformed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.wire import WireCodec
+from stagelink.adapters.structlog import Log
 from stagelink.adapters.threads import Driver, Parts
 from stagelink.adapters.wrap import Compression, Integrity, Wrapping
 from stagelink.config import load_config
@@ -51,7 +52,11 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
         codecs = wrapping.compression.names
         driver = Driver(_parts(manager, context, chosen, codecs, undo))
         undo.pop_all()
-    driver.exchange.inspections.figures = partial(figures_of, config, driver)
+    driver.log.debug(
+        "connector_opened", role=config.role, link=driver.parts.channel.address,
+        instance=context.instance.hex(), backends=[backend.name for backend in chosen],
+    )  # fmt: skip
+    driver.exchange.inspections.figures = partial(figures_of, config, driver, wrapping)
     return Connector(config, driver, serializer, wrapping)
 
 
@@ -85,7 +90,8 @@ def _parts(
         plane.register(REGION, memory)
         planes[backend.name] = plane
     endpoint = _endpoint(config, context.instance, liveness, planes, codecs)
-    return Parts(endpoint, channel, WireCodec(), planes, memory, liveness)
+    log = Log(stage=config.stage)
+    return Parts(endpoint, channel, WireCodec(), planes, memory, liveness, log)
 
 
 def _endpoint(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, overload
 
+from stagelink.adapters.msgspec.placing import check_place
 from stagelink.calls import Calls
 from stagelink.core.errors import ConfigError
 from stagelink.core.events import Withdraw
@@ -138,15 +139,22 @@ class Connector:
 
     def get(
         self, key: str, *, source: str | None = None, timeout: float | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None, into: Any = None, device: object = None,  # noqa: ANN401
     ) -> Payload:  # fmt: skip
         """Wait for the payload of *key* and take it.
+
+        With *into* or *device* the value is copied out, and its memory released at once: the
+        payload then needs no close.
 
         Args:
             key: as given to put.
             source: the stage that puts it; may be left out when only one sender is known.
             timeout: seconds to wait; None: the policy's time for an ordinary transfer.
             metadata: a receipt's metadata: take that very payload from the connector that put it.
+            into: a tensor or array that the value is copied into, or a dict, list or tuple of the
+                payload's structure with such in it; ``.value`` is then *into* itself. If shapes,
+                dtypes or structures differ, that is a PayloadError, and the payload is lost.
+            device: where every tensor of the value is copied to, such as ``"cuda:0"``.
 
         Raises:
             DeadlineError: it was not published, or the transfer not done, in time.
@@ -160,9 +168,10 @@ class Connector:
             ClosedError, ForkedError: the connector is not usable (here).
         """
         self._calls.check_usable(receives=True)
+        check_place(into, device)
         command = self._gets.wanted(key, source, timeout, metadata)
         with self._calls.accounted(key, command.source, self.stage) as call:
-            return self._gets.get(command, call)
+            return self._gets.get(command, call).placed(into, device)
 
     def poll(
         self, key: str, *, source: str | None = None, metadata: Mapping[str, Any] | None = None
@@ -260,9 +269,7 @@ class Connector:
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
-        return health_of(self.config, self._driver) | {
-            "compression": self._wrapping.compression.figures()
-        }
+        return health_of(self.config, self._driver, self._wrapping)
 
     def close(self) -> None:
         """End every wait, give back everything; bounded by the policy's ``close_s`` + 1 s.
@@ -270,8 +277,13 @@ class Connector:
         Streams without an end are aborted. Twice is fine, and so beside a blocked get (which
         raises ClosedError).
         """
+        first = not (self._driver.closed or self._driver.forked)
         self._streams.cut()
         self._driver.close(self._calls.policy.close_s)
+        if first:
+            self._driver.log.debug(
+                "connector_closed", instance=self._driver.parts.endpoint.settings.instance.hex()
+            )
 
     def __enter__(self) -> Self:
         """Use the connector; leaving closes it."""

@@ -213,7 +213,15 @@ def test_limits_themselves_pass() -> None:
     cards = (PlaneCard("p" * 64, "map", bytes(4096)),) * 16
     for message in (
         m.Hello(
-            BIG - 1, ME, Identity("s" * 256), "é" * 256, b"", report, HOST, cards, ("z" * 64,) * 64
+            BIG - 1,
+            ME,
+            Identity("s" * 256),
+            "Ã©" * 256,
+            b"",
+            report,
+            HOST,
+            cards,
+            ("z" * 64,) * 64,
         ),
         m.Packet(0, 0, report, m.Query("k" * 1088)),
     ):

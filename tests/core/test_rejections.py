@@ -101,7 +101,8 @@ class Receiver:
         return self.say(Announce(next(self._numbers), key, generation, size, how, None, body))
 
     def gone(self, key: str, generation: int, reason: str) -> list[Any]:
-        return self.say(Ended((Gone(next(self._numbers), key, generation, reason, "so it is"),)))
+        record = Gone(next(self._numbers), key, generation, reason, "so it is")
+        return self.say(Ended((record,)))
 
     def get(self, key: str, instance: bytes = b"") -> Any:
         return self.ask(Get(0, WHERE, STAGE, key, 0, 1e9, 0, instance))
