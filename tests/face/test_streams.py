@@ -36,7 +36,8 @@ POOL = 8 << 20
 SMALL, LARGE = 3_000, 150_000
 PATIENCE_S = 10.0
 AT_ONCE_S = 1.0
-BACKENDS = ["memory", "memory-write", "shm", "shm-write"]
+BACKENDS = ["memory-write", "shm"]
+"""One that copies and one that maps; what moves bytes in bulk is tested over all of them."""
 
 Open = Callable[..., "Connector"]
 
@@ -156,6 +157,7 @@ def both_clean(*connectors: Connector) -> bool:
 # --- whole streams -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["memory", "memory-write", "shm", "shm-write"], indirect=True)
 @pytest.mark.parametrize("sizes", [(SMALL,), (LARGE,), (0, SMALL, LARGE, 1)], ids=str)
 def test_every_chunk_comes_in_order_and_then_the_end(
     tx: Connector, rx: Connector, backend: str, sizes: tuple[int, ...]
@@ -656,6 +658,22 @@ def test_a_closed_reader_says_so(tx: Connector, rx: Connector) -> None:
 
     with pytest.raises(ClosedError, match="is closed"):
         next(reader)
+
+
+def test_cleaning_up_a_key_ends_its_streams_on_both_sides(tx: Connector, rx: Connector) -> None:
+    writer = put(tx, "k", 3, LARGE)
+    put(tx, "kk", 1).end()
+    reading = Beside(lambda: list(rx.stream("other", timeout=PATIENCE_S)))
+    assert waits(rx)
+    assert eventually(lambda: rx.health()["inbox"]["entries"] == 5)
+
+    assert tx.cleanup("k") == 4  # the chunks, and the abort
+    assert rx.cleanup("other") == 1
+
+    assert writer.closed
+    assert isinstance(reading.join().error, stagelink.GoneError)
+    breaks(lambda: list(rx.stream("k", timeout=PATIENCE_S)))
+    assert list(rx.stream("kk").values()) == [chunk(0)]
 
 
 # --- misuse --------------------------------------------------------------------------------

@@ -220,6 +220,8 @@ class StreamReader:
 
     def _break_off(self, error: BaseException) -> None:
         """Nothing more will be read; give up what may come, unless nothing has begun."""
+        if self._over:
+            return  # closed meanwhile by another thread
         self._finish(f"broken off: {error}")
         begun = self.chunks or not isinstance(error, DeadlineError)
         if begun and not self._last_word:
