@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
-from stagelink.core.events import Attach, Complete, Failure
+from stagelink.core.events import Attach, Complete, Failure, Get
 from stagelink.core.gets import Gets
 from stagelink.core.handshake.fetch import DRAINING, HELD, PULLING, QUEUED, WAITING, Fetches
 from stagelink.core.handshake.session import ATTACHING, DECLINED, GREETING, IDLE, OPEN
@@ -25,22 +25,24 @@ from stagelink.core.messages import (
     Synced,
     Welcome,
 )  # fmt: skip
-from stagelink.core.source import Source
+from stagelink.core.shelf import SHELF_LIMIT
+from stagelink.core.source import RECENT_KEYS, Source
 from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stagelink.core.events import Action, Attached, CancelKey, Get, Poll
+    from stagelink.core.events import Action, Attached, Await, CancelKey, Poll, Untaken
     from stagelink.core.handshake.fetch import Fetch
     from stagelink.core.handshake.watch import Peers
     from stagelink.core.pool import Block, Grant, Pool
     from stagelink.core.settings import Settings
+    from stagelink.core.shelf import Kept, Shelf
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance, Link
+    from stagelink.core.waits import Wait, Waits
 
 GREET_AGAIN_S = 1.0
-RECENT_KEYS = 1024
 SIDE = "receiver"
 
 _FINAL = frozenset({Reason.EXPIRED.value, Reason.WITHDRAWN.value})
@@ -55,7 +57,7 @@ class Incoming:
 
     __slots__ = (
         "_gets", "_handlers", "_peers", "_pool", "_settings", "_timers", "late", "sessions",
-        "stale",
+        "stale", "untaken_lost",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +72,7 @@ class Incoming:
         self.sessions = settings.session_base
         self.stale = 0
         self.late = 0
+        self.untaken_lost = 0
         self._handlers: dict[type, Callable[..., None]] = {
             Welcome: self._on_welcome,
             Synced: self._on_synced,
@@ -90,6 +93,16 @@ class Incoming:
         """Every sender we were asked to get from, by address."""
         return self._gets.sources
 
+    @property
+    def waits(self) -> Waits:
+        """Every call that waits for the first of many keys."""
+        return self._gets.waits
+
+    @property
+    def shelf(self) -> Shelf:
+        """Deliveries that reached no caller."""
+        return self._gets.shelf
+
     # --- calls ---------------------------------------------------------------------------
 
     def get(self, command: Get, now_s: float, out: list[Action]) -> None:
@@ -97,6 +110,8 @@ class Incoming:
         self._gets.now_s = now_s
         source = self._source(command.address, command.source, out)
         key, ticket = command.key, command.ticket
+        if len(self.shelf) and self._gets.from_shelf(source, command, out):
+            return
         if self._fails_at_once(source, command, out):
             return
         if self._gets.adopt(source, command, out):
@@ -120,6 +135,8 @@ class Incoming:
         self._gets.now_s = now_s
         source = self._source(command.address, command.source, out)
         ticket, key = command.ticket, command.key
+        if len(self.shelf) and self._gets.from_shelf(source, Get(*command[:4], 0, 0.0), out):
+            return
         if self._fails_at_once(source, command, out):
             return
         if self._gets.landed(source, key, ticket, out):
@@ -145,9 +162,40 @@ class Incoming:
             self._gets.let_go(fetch, out)
         return True
 
+    def wait(self, command: Await, now_s: float, out: list[Action]) -> None:
+        """Answer with the first key that a get would not wait for, now or when there is one."""
+        self._gets.now_s = now_s
+        source = self._source(command.address, command.source, out)
+        refusal = self._refusal(source, command.source)
+        ready = [key for key in command.keys if self._gets.is_there(source, key)]
+        ended = (key for key in command.keys if source.recent.get(key, ("",))[0] in _FINAL)
+        key = ready[0] if ready else next(ended, None)
+        if refusal is not None or key is not None:
+            out.append(Complete(command.ticket, refusal or key))
+            return
+        self.waits.begin(command)
+        for key in command.keys:
+            self._ask_if_forgotten(source, key, out)
+
+    def untaken(self, event: Untaken, now_s: float, out: list[Action]) -> None:
+        """A delivery reached no caller: whoever waits for its key has it, or the next who asks."""
+        self._gets.now_s = now_s
+        address, key, delivery = event
+        fetch = self.fetches.get(delivery.handle)
+        if delivery.handle and (fetch is None or fetch.state != HELD):
+            return  # it has been released meanwhile
+        if self._gets.hand_on(event, out):
+            return
+        kept = self.shelf.keep(address, key, delivery)
+        self._timers.arm(("kept", kept.number), now_s + self._settings.policy.ttl_s)
+        if len(self.shelf) > SHELF_LIMIT:
+            self._lose_kept(self.shelf.all()[0], now_s, out)
+        self.waits.tell(address, key, out)
+
     def stop(self, ticket: int, reason: str, now_s: float, out: list[Action]) -> None:
         """The caller of *ticket* no longer waits."""
         self._gets.now_s = now_s
+        self.waits.fail(ticket, Failure(reason, "the caller stopped waiting"), out)
         fetch = self.fetches.of_ticket(ticket)
         if fetch is not None:
             self._gets.give_up(fetch, reason, "the caller stopped waiting", out)
@@ -164,6 +212,8 @@ class Incoming:
         ]
         if command.reject:
             self._reject(source, command.key, out)
+            for kept in self.shelf.of(command.address, command.key):
+                self._unshelve(kept, now_s, out)
         self._end_all(wanted, Reason.CANCELLED, "cancelled by this side", out)
         out.append(Complete(command.ticket, len(wanted)))
 
@@ -184,6 +234,10 @@ class Incoming:
         """End every get; transfers under way are cancelled and wait for their end."""
         self._gets.now_s = now_s
         self._end_all(self.fetches.all(), Reason.CLOSED, "the connector was closed", out)
+        closed = Failure(Reason.CLOSED.value, "the connector was closed")
+        self._fail_waits(self.waits.all(), closed, out)
+        for kept in self.shelf.all():
+            self._unshelve(kept, now_s, out)
         for source in self.sources.values():
             source.send(Ack(()), self.fetches, out)
 
@@ -267,6 +321,24 @@ class Incoming:
             reason, detail = Reason.DEADLINE, self._explain(source, fetch)
         self._gets.give_up(fetch, reason.value, detail, out)
 
+    def wait_due(self, ticket: int, now_s: float, out: list[Action]) -> None:
+        """The deadline of a wait for the first of many keys."""
+        del now_s
+        wait = self.waits.get(ticket)
+        if wait is None:
+            return  # another time-out of this very moment has ended it
+        source = self.sources[wait.address]
+        reason, detail = Reason.DEADLINE, f"none of {len(wait.keys)} keys has been published"
+        if source.session.state == DECLINED or not source.met:
+            reason, detail = Reason.UNREACHABLE, source.detail
+        self.waits.fail(ticket, Failure(reason.value, detail, source.label), out)
+
+    def kept_due(self, number: int, now_s: float, out: list[Action]) -> None:
+        """A delivery that reached no caller has been kept for as long as any payload."""
+        kept = self.shelf.get(number)
+        if kept is not None:
+            self._lose_kept(kept, now_s, out)
+
     def greet_due(self, address: str, now_s: float, out: list[Action]) -> None:
         """No answer to our greeting, or a refusal that may have passed: once more."""
         source = self.sources[address]
@@ -335,7 +407,8 @@ class Incoming:
 
     def _on_synced(self, source: Source, message: Synced, out: list[Action]) -> None:
         source.in_sync(message.number)
-        for key in self.fetches.waiting_keys(source.address):
+        waited = self.fetches.waiting_keys(source.address) + self.waits.keys(source.address)
+        for key in dict.fromkeys(waited):
             self._ask_if_forgotten(source, key, out)
 
     def _on_announce(self, source: Source, message: Announce, out: list[Action]) -> None:
@@ -362,9 +435,7 @@ class Incoming:
         source.owed += 1
         source.consumed.pop(generation, None)
         source.inbox.drop(key, generation)
-        source.recent[key] = (reason, detail)
-        if len(source.recent) > RECENT_KEYS:
-            del source.recent[next(iter(source.recent))]
+        source.remember(key, reason, detail)
         fetch = self.fetches.working_on(source.peer, generation)
         if fetch is not None and fetch.state == QUEUED:
             self._gets.not_that_one(fetch, reason, detail, out)
@@ -373,6 +444,8 @@ class Incoming:
         for waiting in self.fetches.waiting_for(source.address, key):
             if waiting.want == generation or (not waiting.want and reason in _FINAL):
                 self._gets.give_up(waiting, reason, detail, out)
+        if reason in _FINAL:
+            self.waits.tell(source.address, key, out)
 
     def _on_offer(self, source: Source, message: Offer, out: list[Action]) -> None:
         fetch = self.fetches.of_transfer(source.peer, message.transfer)
@@ -436,7 +509,8 @@ class Incoming:
         return source
 
     def _awaited(self, source: Source) -> bool:
-        return any(fetch.address == source.address for fetch in self.fetches.all())
+        waits = self.waits.at(source.address)
+        return bool(waits) or any(f.address == source.address for f in self.fetches.all())
 
     def _follows(self, source: Source, session: int) -> bool:
         state = source.session.state
@@ -508,6 +582,12 @@ class Incoming:
         """End every get that waits on this sender, at once."""
         ours = [fetch for fetch in self.fetches.all() if fetch.address == source.address]
         self._end_all(ours, reason, detail, out)
+        failure = Failure(reason.value, detail, source.label)
+        self._fail_waits(self.waits.at(source.address), failure, out)
+
+    def _fail_waits(self, waits: list[Wait], failure: Failure, out: list[Action]) -> None:
+        for wait in waits:
+            self.waits.fail(wait.ticket, failure, out)
 
     def _end_all(
         self, fetches: Iterable[Fetch], reason: Reason, detail: str, out: list[Action]
@@ -523,16 +603,38 @@ class Incoming:
 
     def _fails_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
         """Answer a call whose end is known already."""
+        refusal = self._refusal(source, command.source)
         reason, detail = source.recent.get(command.key, ("", ""))
-        if command.source != source.stage:
-            reason = Reason.DECLINED.value
-            detail = f"the address is that of stage {source.stage!r}, not {command.source!r}"
+        if refusal is None and reason in _FINAL:
+            refusal = Failure(reason, detail, source.label)
+        if refusal is not None:
+            out.append(Complete(command.ticket, refusal))
+        return refusal is not None
+
+    def _refusal(self, source: Source, stage: str) -> Failure | None:
+        """Why nothing can be had from *source*, asked for by the name *stage*."""
+        if stage != source.stage:
+            detail = f"the address is that of stage {source.stage!r}, not {stage!r}"
         elif source.session.state == DECLINED:
-            reason, detail = Reason.DECLINED.value, source.detail
-        elif reason not in _FINAL:
-            return False
-        out.append(Complete(command.ticket, Failure(reason, detail, source.label)))
-        return True
+            detail = source.detail
+        else:
+            return None
+        return Failure(Reason.DECLINED.value, detail, source.label)
+
+    def _unshelve(self, kept: Kept, now_s: float, out: list[Action]) -> None:
+        """Let go of a delivery that has no taker."""
+        self.shelf.drop(kept)
+        self._timers.disarm(("kept", kept.number))
+        self.release(kept.delivery.handle, now_s, out)
+
+    def _lose_kept(self, kept: Kept, now_s: float, out: list[Action]) -> None:
+        """Nobody took it in time: a get of its key is told so until there is a new one."""
+        self._unshelve(kept, now_s, out)
+        self.untaken_lost += 1
+        source = self.sources[kept.address]
+        if source.inbox.get(kept.key) is None:
+            detail = "it was delivered to a call that had been cancelled, and then not taken"
+            source.remember(kept.key, Reason.EXPIRED.value, detail)
 
     def _ask_if_forgotten(self, source: Source, key: str, out: list[Action]) -> None:
         if source.inbox.forgot and source.inbox.get(key) is None:
@@ -565,12 +667,15 @@ class Incoming:
     def freeze(self) -> tuple[object, ...]:
         """The state as nested tuples."""
         sources = tuple(source.freeze() for source in self.sources.values())
-        return self.sessions, self.fetches.freeze(), sources
+        waits, shelf = self.waits.freeze(), self.shelf.freeze()
+        return self.sessions, self.fetches.freeze(), sources, waits, shelf
 
     def restore(self, frozen: tuple[object, ...]) -> None:
         """Become what froze to *frozen*."""
         state: Any = frozen
-        self.sessions, fetches, sources = state
+        self.sessions, fetches, sources, waits, shelf = state
+        self.waits.restore(waits)
+        self.shelf.restore(shelf)
         self._gets.fetches = Fetches.thaw(fetches)
         thawed = [Source.thaw(source) for source in sources]
         self._gets.sources = {source.address: source for source in thawed}

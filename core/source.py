@@ -30,6 +30,10 @@ FLUSH_CHANGES = 256
 """Changes of our books without a report; a quarter of the sender's window of records."""
 
 
+RECENT_KEYS = 1024
+"""Ends of keys that are remembered for gets that come too late."""
+
+
 class Source:
     """What we know and owe of the sender at ``address``."""
 
@@ -146,6 +150,12 @@ class Source:
         self.consumed[generation] = True
         self.notices.append(generation)
         self.owed_bytes += size
+
+    def remember(self, key: str, reason: str, detail: str) -> None:
+        """How the last publication of *key* ended; the oldest of many is forgotten."""
+        self.recent[key] = (reason, detail)
+        if len(self.recent) > RECENT_KEYS:
+            del self.recent[next(iter(self.recent))]
 
     def forget_peer(self) -> None:
         """Another instance, or none: nothing that was known holds."""
