@@ -38,8 +38,10 @@ from stagelink.core.events import (
     Failure,
     Fence,
     Fenced,
+    Get,
     HangUp,
     PlaneReset,
+    Poll,
     Probe,
     Probed,
     Received,
@@ -48,6 +50,7 @@ from stagelink.core.events import (
     StartWrite,
     StopGet,
     TimePassed,
+    Untaken,
     WriteEnded,
 )  # fmt: skip
 from stagelink.core.pool import Block
@@ -87,6 +90,13 @@ class Parts(NamedTuple):
     liveness: Liveness
 
 
+class Left(NamedTuple):
+    """A call whose caller has gone without a chance to say so."""
+
+    event: Event
+    ticket: Ticket
+
+
 class Driver:
     """Performs the endpoint's orders and feeds it facts, from any number of threads."""
 
@@ -105,7 +115,7 @@ class Driver:
         self._driving = Lock()
         self._outbox: deque[Send | Dial | HangUp] = deque()
         self._todo: deque[Action] = deque()
-        self._mail: deque[Event] = deque()
+        self._mail: deque[Event | Left] = deque()
         self._stalled: dict[Link, deque[list[bytes]]] = {}
         self._waiting: dict[int, Ticket] = {}
         self._posting: set[int] = set()
@@ -134,9 +144,58 @@ class Driver:
             if not ticket.done:
                 self._wait(ticket)
         except BaseException:
-            self._abandon(ticket)
+            self.abandon(event, ticket)
             raise
         return ticket.result
+
+    def begin(self, event: Event, ticket: Ticket) -> None:
+        """Hand in a command without waiting: whoever serves the channel answers its ticket."""
+        del ticket  # it is known by its number, and its ``then`` says what to do
+        self.submit(event)
+
+    def gather(self, calls: Iterable[tuple[Event, Ticket]]) -> None:
+        """Hand in many commands; wait until all are answered, or one has failed."""
+        calls, every = list(calls), self.tickets.new()
+        left = deque(ticket for _, ticket in calls)
+
+        def answered(ticket: Ticket) -> None:
+            left.pop()
+            if not left or isinstance(ticket.result, Failure):
+                self.tickets.resolve(every.number, None)
+                self._kick()
+
+        for _, ticket in calls:
+            ticket.then(partial(answered, ticket))
+        try:
+            for event, _ in calls:
+                self._feed(event)
+            self.pump()
+            if calls and not every.done:
+                self._wait(every)
+        finally:
+            self.tickets.forget(every.number)
+
+    def abandon(self, event: Event, ticket: Ticket) -> None:
+        """The caller that handed in *event* has gone: end its call, or take its answer back.
+
+        A delivery stays for the next get of its key. Twice is fine.
+        """
+        self._end(event, ticket)
+        self._kick()
+        self.pump()
+
+    def _end(self, event: Event, ticket: Ticket) -> None:
+        with self._state:  # answers are given under it: none can come in between
+            self.tickets.forget(ticket.number)
+            undo = _undone(event, ticket)
+            ticket.result = None
+            if undo is not None:
+                self._route(self.parts.endpoint.handle(undo, self.clock()))
+
+    def leave(self, event: Event, ticket: Ticket) -> None:
+        """Like :meth:`abandon`, a little later: for finalizers, which must take no lock."""
+        self._mail.append(Left(event, ticket))
+        self._kick()
 
     def glance(self, event: Event, ticket: Ticket) -> Result:
         """Like :meth:`call` for a command answered at once; the channel is left alone if quiet."""
@@ -265,14 +324,6 @@ class Driver:
         """Whether some caller waits, and so drives."""
         return bool(self._waiting)
 
-    def _abandon(self, ticket: Ticket) -> None:
-        """The caller was interrupted: nobody waits for the answer any more."""
-        with self._state:  # answers are given under it: none can come in between
-            answered = self.tickets.resolve(ticket.number, None) is None
-        if answered:
-            self._give_back(ticket.result)
-        self.submit(StopGet(ticket.number, Reason.CANCELLED.value))
-
     def _kick(self) -> None:
         """Wake whoever polls: there is work that no descriptor announces."""
         if self._polled_for is not None:
@@ -323,7 +374,10 @@ class Driver:
                 event = self._mail.popleft()
             except IndexError:
                 return
-            self._feed(event)
+            if isinstance(event, Left):
+                self._end(*event)
+            else:
+                self._feed(event)
         while self.views.gone:
             try:
                 handle = self.views.gone.popleft()
@@ -547,6 +601,17 @@ class Driver:
         with self._io:
             self._channel_closed = True
             self.parts.channel.close()
+
+
+def _undone(event: Event, ticket: Ticket) -> Event | None:
+    """What ends the call, or takes back what it was answered with."""
+    if not ticket.done:
+        return StopGet(ticket.number, Reason.CANCELLED.value)
+    if isinstance(ticket.result, Block):
+        return Abandon(ticket.result)
+    if isinstance(ticket.result, Delivery) and isinstance(event, (Get, Poll)):
+        return Untaken(event.address, event.key, ticket.result)
+    return None
 
 
 def _forked() -> None:
