@@ -76,8 +76,12 @@ class ControlChannel(Protocol):
         """
         ...
 
-    def receive(self) -> Arrival | None:
-        """The next arrival, or None when there is none now."""
+    def receive(self, look: bool = True) -> Arrival | None:
+        """The next arrival, or None when there is none now.
+
+        Without *look* only what a send may have hidden is taken: whoever sends reads that, and
+        the thread that watches the descriptor the rest.
+        """
         ...
 
     def fileno(self) -> int:

@@ -14,7 +14,7 @@ class Codec(Protocol):
     """The wire format of control messages. Stateless; any thread may call it."""
 
     def encode(self, message: Message) -> list[bytes]:
-        """The frames of *message*, at most 4; frame 0 is the fixed 8 bytes of the protocol."""
+        """The frames of *message*, at most 4, the first with the protocol's 8 bytes ahead."""
         ...
 
     def decode(self, frames: Sequence[bytes]) -> Message:

@@ -1,4 +1,4 @@
-"""The fields of each control message as frame 1 carries them, with their bounds.
+"""The fields of each control message as frame 0 carries them, with their bounds.
 
 msgspec decodes these and checks every bound in C. Nested values are tuples of a fixed length;
 new fields of a minor version go to the end of the message, where an older side ignores them.
@@ -14,6 +14,9 @@ from msgspec import Meta, Struct
 from stagelink.core.errors import Reason
 from stagelink.core.keys import KEY_LIMIT, STAGE_LIMIT
 from stagelink.core.messages import OPEN_LIMIT
+
+BODY_LIMIT = 8192
+"""Inline bytes within the fields; more have a frame of their own, which is not copied so often."""
 
 COUNT_LIMIT = 65_536
 DESCRIPTOR_LIMIT = 4096
@@ -33,6 +36,7 @@ Who = Annotated[bytes, Meta(min_length=16, max_length=16)]
 WhoOrNone = Annotated[bytes, Meta(max_length=16)]  # 0 or 16; the codec checks that
 Seconds = Annotated[float, Meta(ge=0.0, le=float_info.max)]  # so neither infinite nor NaN
 How = Literal[0, 1, 2, 3, 4]
+Body = Annotated[bytes, Meta(max_length=BODY_LIMIT)]
 Numbers = Annotated[tuple[Nat, ...], Meta(max_length=COUNT_LIMIT)]
 
 IdentityFields = tuple[Stage, Nat, Nat]
@@ -141,7 +145,7 @@ class SyncedFields(FromSender, array_like=True, gc=False):
 
 
 class AnnounceFields(FromSender, array_like=True, gc=False):
-    """Of an Announce; the body is frame 2."""
+    """Of an Announce; a body above the limit is frame 1."""
 
     number: Nat
     key: Key
@@ -149,6 +153,7 @@ class AnnounceFields(FromSender, array_like=True, gc=False):
     size: Nat
     how: How
     where: RegionFields | None
+    body: Body
 
 
 class GoneFields(FromSender, array_like=True, gc=False):
@@ -162,11 +167,12 @@ class GoneFields(FromSender, array_like=True, gc=False):
 
 
 class OfferFields(FromSender, array_like=True, gc=False):
-    """Of an Offer; the body is frame 2."""
+    """Of an Offer; a body above the limit is frame 1."""
 
     transfer: Nat
     generation: Nat
     where: RegionFields | None
+    body: Body
 
 
 class DoneFields(FromSender, array_like=True, gc=False):

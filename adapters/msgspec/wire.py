@@ -8,6 +8,7 @@ from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from stagelink.adapters.msgspec import frames as f
+from stagelink.adapters.msgspec.frames import BODY_LIMIT
 from stagelink.core import messages as m
 from stagelink.core.errors import ProtocolViolationError, Reason
 from stagelink.core.messages import INLINE, OFFER, PULL, Packet, Report
@@ -16,11 +17,13 @@ from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    Fields = bytes | memoryview
+
 MAGIC = b"SLNK"
 MAJOR = 1
 MINOR = 0
 HEADER_BYTES = 8
-LEAST_FRAMES, MOST_FRAMES = 2, 4
+MOST_FRAMES = 2
 
 # Numbers of kinds are never given twice, and these two mean the same in every major version.
 HELLO, DECLINED = 1, 2
@@ -33,7 +36,7 @@ KINDS: dict[type[tuple[object, ...]], int] = {
 
 
 def header(kind: int, version: tuple[int, int] = (MAJOR, MINOR)) -> bytes:
-    """Frame 0: magic, major, minor, kind, flags (0)."""
+    """What every message begins with: magic, major, minor, kind, flags (0)."""
     return MAGIC + bytes((*version, kind, 0))
 
 
@@ -61,21 +64,23 @@ class WireCodec:
     __slots__ = ()
 
     def encode(self, message: m.Message) -> list[bytes]:
-        """The frames of *message*: the header, the fields, and the inline bytes if there are any.
+        """The frames of *message*: header and fields, and the inline bytes if they are many.
 
         Details longer than the format allows are cut.
         """
         if not isinstance(message, Packet):
             values = _clean(message) if isinstance(message, m.Declined) else message
-            return [HEADERS[type(message)], encode_fields(tuple(values))]
-        inner = message.message
-        kind = type(inner)
+            return [HEADERS[type(message)] + encode_fields(tuple(values))]
+        session, sequence, report, inner = message
+        values: tuple[object, ...] = inner
+        header = HEADERS[type(inner)]
         if isinstance(inner, (m.Announce, m.Offer)):
-            fields = encode_fields((*message[:3], *inner[:-1]))
-            return [HEADERS[kind], fields, inner.body] if inner.body else [HEADERS[kind], fields]
-        if isinstance(inner, (m.Gone, m.Refused)):
-            return [HEADERS[kind], encode_fields((*message[:3], *_clean(inner)))]
-        return [HEADERS[kind], encode_fields((*message[:3], *inner))]
+            if len(inner.body) > BODY_LIMIT:
+                near = encode_fields((session, sequence, report, *inner[:-1], b""))
+                return [header + near, inner.body]
+        elif isinstance(inner, (m.Gone, m.Refused)):
+            values = _clean(inner)
+        return [header + encode_fields((session, sequence, report, *values))]
 
     def decode(self, frames: Sequence[bytes]) -> m.Message:
         """The message of *frames*, every field checked for type and range.
@@ -84,15 +89,16 @@ class WireCodec:
             VersionMismatchError: its major version is not ours; ``answer`` is what to send back.
             ProtocolViolationError: the frames are no message of this version.
         """
-        if not LEAST_FRAMES <= len(frames) <= MOST_FRAMES:
-            msg = f"a message has {LEAST_FRAMES} to {MOST_FRAMES} frames, not {len(frames)}"
+        if not 1 <= len(frames) <= MOST_FRAMES:
+            msg = f"a message has 1 or {MOST_FRAMES} frames, not {len(frames)}"
             raise _violation(msg)
-        name, most, unpack = SHAPES.get(frames[0]) or _other_version(frames)
+        first = frames[0]
+        name, most, unpack = SHAPES.get(first[:HEADER_BYTES]) or _other_version(first)
         if len(frames) > most:
             msg = f"{name} has at most {most} frames, not {len(frames)}"
             raise _violation(msg)
         try:
-            return unpack(frames[1], frames[2] if len(frames) > LEAST_FRAMES else b"")
+            return unpack(memoryview(first)[HEADER_BYTES:], frames[1] if len(frames) > 1 else b"")
         except (ValueError, RecursionError, MemoryError) as error:
             msg = f"malformed {name}: {error}"
             raise _violation(msg) from error
@@ -103,7 +109,7 @@ class Shape(NamedTuple):
 
     name: str
     frames: int
-    unpack: Callable[[bytes, bytes], m.Message]
+    unpack: Callable[[Fields, bytes], m.Message]
 
 
 def _violation(what: str) -> ProtocolViolationError:
@@ -116,16 +122,16 @@ def _mismatch(theirs: tuple[int, int]) -> str:
     return f"protocol {theirs[0]}.{theirs[1]} meets {MAJOR}.{MINOR}: the majors differ"
 
 
-def _other_version(frames: Sequence[bytes]) -> Shape:
-    """Read a frame 0 that is not exactly one of ours."""
-    first = frames[0]
-    if len(first) != HEADER_BYTES or first[:4] != MAGIC:
-        msg = f"frame 0 of {len(first)} bytes is no header: {first[:HEADER_BYTES].hex()}"
+def _other_version(first: bytes) -> Shape:
+    """Read a header that is not exactly one of ours."""
+    if len(first) < HEADER_BYTES or first[:4] != MAGIC:
+        msg = f"a frame of {len(first)} bytes begins with no header: {first[:HEADER_BYTES].hex()}"
         raise _violation(msg)
-    major, minor, kind, flags = first[4:]
+    major, minor, kind, flags = first[4:HEADER_BYTES]
     known = SHAPES.get(header(kind))
     if major != MAJOR and not (kind == DECLINED and known):
-        raise VersionMismatchError((major, minor), _answer(kind, frames[1], (major, minor)))
+        answer = _answer(kind, first[HEADER_BYTES:], (major, minor))
+        raise VersionMismatchError((major, minor), answer)
     if flags or known is None:
         msg = f"unknown kind {kind} or flags {flags} of protocol {major}.{minor}"
         raise _violation(msg)
@@ -160,7 +166,7 @@ def _region(fields: tuple[int, int, int] | None) -> RegionRef | None:
     return None if fields is None else new(RegionRef, fields)
 
 
-def _hello(data: bytes, _: bytes) -> m.Hello:
+def _hello(data: Fields, _: bytes) -> m.Hello:
     x = HELLO_FIELDS.decode(data)
     if x.wanted and len(x.wanted) != len(x.instance):
         msg = f"wanted has {len(x.wanted)} bytes, not 0 or {len(x.instance)}"
@@ -171,12 +177,12 @@ def _hello(data: bytes, _: bytes) -> m.Hello:
     )  # fmt: skip
 
 
-def _declined(data: bytes, _: bytes) -> m.Declined:
+def _declined(data: Fields, _: bytes) -> m.Declined:
     x = DECLINED_FIELDS.decode(data)
     return m.Declined(x.session, x.reason, x.detail)
 
 
-def _lost(data: bytes, _: bytes) -> m.Lost:
+def _lost(data: Fields, _: bytes) -> m.Lost:
     return m.Lost(LOST_FIELDS.decode(data).session)
 
 
@@ -188,45 +194,53 @@ def _from_sender(x: f.FromSender, message: m.ToReceiver) -> Packet:
     return new(Packet, (x.session, x.sequence, None, message))
 
 
-def _subscribe(data: bytes, _: bytes) -> Packet:
+def _subscribe(data: Fields, _: bytes) -> Packet:
     return _from_receiver(SUBSCRIBE_FIELDS.decode(data), m.Subscribe())
 
 
-def _query(data: bytes, _: bytes) -> Packet:
+def _query(data: Fields, _: bytes) -> Packet:
     x = QUERY_FIELDS.decode(data)
     return _from_receiver(x, m.Query(x.key))
 
 
-def _pull(data: bytes, _: bytes) -> Packet:
+def _pull(data: Fields, _: bytes) -> Packet:
     x = PULL_FIELDS.decode(data)
     pull = new(m.Pull, (x.transfer, x.generation, _region(x.target), x.budget_s))
     return _from_receiver(x, pull)
 
 
-def _cancel(data: bytes, _: bytes) -> Packet:
+def _cancel(data: Fields, _: bytes) -> Packet:
     x = CANCEL_FIELDS.decode(data)
     return _from_receiver(x, m.Cancel(x.transfer))
 
 
-def _ack(data: bytes, _: bytes) -> Packet:
+def _ack(data: Fields, _: bytes) -> Packet:
     x = ACK_FIELDS.decode(data)
     return _from_receiver(x, new(m.Ack, (x.consumed,)))
 
 
-def _welcome(data: bytes, _: bytes) -> Packet:
+def _welcome(data: Fields, _: bytes) -> Packet:
     x = WELCOME_FIELDS.decode(data)
     host, plane = HostCard(*x.host), PlaneCard(*x.plane)
     return _from_sender(x, m.Welcome(x.instance, Identity(*x.identity), host, plane, x.fresh))
 
 
-def _synced(data: bytes, _: bytes) -> Packet:
+def _synced(data: Fields, _: bytes) -> Packet:
     x = SYNCED_FIELDS.decode(data)
     return _from_sender(x, m.Synced(x.number))
 
 
-def _announce(data: bytes, body: bytes) -> Packet:
+def _body(near: bytes, far: bytes) -> bytes:
+    if far and near:
+        msg = f"{len(near)} inline bytes in the fields and {len(far)} in a frame"
+        raise ValidationError(msg)
+    return far or near
+
+
+def _announce(data: Fields, far: bytes) -> Packet:
     x = ANNOUNCE_FIELDS.decode(data)
     how, size, where = x.how, x.size, x.where
+    body = _body(x.body, far)
     if how == INLINE and len(body) != size:
         msg = f"{size} bytes announced inline, {len(body)} came"
         raise ValidationError(msg)
@@ -237,25 +251,26 @@ def _announce(data: bytes, body: bytes) -> Packet:
     return _from_sender(x, new(m.Announce, fields))
 
 
-def _gone(data: bytes, _: bytes) -> Packet:
+def _gone(data: Fields, _: bytes) -> Packet:
     x = GONE_FIELDS.decode(data)
     return _from_sender(x, m.Gone(x.number, x.key, x.generation, x.reason.value, x.detail))
 
 
-def _offer(data: bytes, body: bytes) -> Packet:
+def _offer(data: Fields, far: bytes) -> Packet:
     x = OFFER_FIELDS.decode(data)
+    body = _body(x.body, far)
     if body and x.where is not None:
         msg = f"an offer of {len(body)} bytes and of region {x.where}"
         raise ValidationError(msg)
     return _from_sender(x, m.Offer(x.transfer, x.generation, _region(x.where), body))
 
 
-def _done(data: bytes, _: bytes) -> Packet:
+def _done(data: Fields, _: bytes) -> Packet:
     x = DONE_FIELDS.decode(data)
     return _from_sender(x, new(m.Done, (x.transfer, x.generation, x.size)))
 
 
-def _refused(data: bytes, _: bytes) -> Packet:
+def _refused(data: Fields, _: bytes) -> Packet:
     x = REFUSED_FIELDS.decode(data)
     return _from_sender(x, m.Refused(x.transfer, x.reason.value, x.detail))
 
@@ -281,14 +296,14 @@ REFUSED_FIELDS = Decoder(f.RefusedFields)
 
 HEADERS = {kind: header(number) for kind, number in KINDS.items()}
 WITH_BODY = frozenset({m.Announce, m.Offer})
-UNPACKERS: dict[type[tuple[object, ...]], Callable[[bytes, bytes], m.Message]] = {
+UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message]] = {
     m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
     m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Welcome: _welcome,
     m.Synced: _synced, m.Announce: _announce, m.Gone: _gone, m.Offer: _offer, m.Done: _done,
     m.Refused: _refused,
 }  # fmt: skip
-# The whole first frame is the look-up key: one hash checks magic, version, kind and flags.
+# The whole header is the look-up key: one hash checks magic, version, kind and flags.
 SHAPES = {
-    HEADERS[kind]: Shape(kind.__name__, 3 if kind in WITH_BODY else 2, unpack)
+    HEADERS[kind]: Shape(kind.__name__, 2 if kind in WITH_BODY else 1, unpack)
     for kind, unpack in UNPACKERS.items()
 }

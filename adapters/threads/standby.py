@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+NAP_S = 0.02
+"""How long after a caller's turn the thread leaves the channel to the next one."""
+
 RETRY_S = 0.05
 
 log = structlog.get_logger("stagelink")
@@ -24,6 +27,11 @@ class Served(Protocol):
     @property
     def has_driver(self) -> bool:
         """Whether a caller drives."""
+        ...
+
+    @property
+    def turns(self) -> int:
+        """How often a caller has begun or ended to drive."""
         ...
 
     @property
@@ -49,19 +57,24 @@ class Served(Protocol):
 
 
 class Standby:
-    """Parks while a caller drives, polls otherwise.
+    """Serves, naps after a caller's turn, and sleeps while one caller drives for long.
 
-    A caller that comes does not chase it away: it parks at its next wake-up by itself. A caller
-    that leaves, and leaves nobody driving, unparks it.
+    Two threads that wait for one message wake together and fight for the interpreter. So a caller
+    that begins to drive ends the poll of this thread, which comes back only when nobody has
+    driven for a while, or when it is asked to.
     """
 
     def __init__(self, driver: Served, channel_fd: int) -> None:
         self._driver = driver
         self._wakeup = Wakeup(channel_fd)
-        self._parked = Lock()
-        self._parked.acquire()
+        self._bell = Lock()
+        self._bell.acquire()
         self._napping = Lock()
         self._napping.acquire()
+        self._polling = False
+        self._asleep = False
+        self._wanted = False
+        self._seen = 0
         self._stopped = False
         self._thread = Thread(target=self._run, name="stagelink-standby", daemon=True)
 
@@ -73,12 +86,17 @@ class Standby:
         """Let it look again now, if it polls."""
         self._wakeup.kick()
 
-    def unpark(self) -> None:
-        """Nobody drives any more: serve."""
-        try:
-            self._parked.release()
-        except RuntimeError:
-            pass  # it is about to look by itself
+    def step_back(self) -> None:
+        """A caller drives: leave the channel to it."""
+        if self._polling:
+            self._wakeup.kick()
+
+    def relieve(self, *, now: bool) -> None:
+        """Nobody drives any more: serve *now*, or if that stays so for a while."""
+        if now:
+            self._wanted = True
+        if now or self._asleep:
+            self._ring()
 
     def nap(self, seconds: float) -> None:
         """Let the calling thread wait a little, for the end of something that others do."""
@@ -88,25 +106,52 @@ class Standby:
         """End the thread; bounded by half a second."""
         self._stopped = True
         self._wakeup.kick()
-        self.unpark()
+        self._ring()
         self._thread.join(0.5)
         self._wakeup.close()
 
+    def _ring(self) -> None:
+        try:
+            self._bell.release()
+        except RuntimeError:
+            pass  # it rings already
+
     def _run(self) -> None:
-        driver = self._driver
         while not self._stopped:
-            if driver.has_driver:
-                self._parked.acquire()
+            if self._left_to_callers():
                 continue
             try:
-                self._serve(driver)
+                self._serve(self._driver)
             except Exception as error:  # noqa: BLE001 - without this thread every wait would hang
                 log.warning("standby_failed", cause=f"{type(error).__name__}: {error}")
                 self.nap(RETRY_S)
+
+    def _left_to_callers(self) -> bool:
+        """Wait while callers serve the channel; False when it is this thread's."""
+        driver = self._driver
+        turns, driven = driver.turns, driver.has_driver
+        if not driven and (self._wanted or turns == self._seen):
+            self._wanted = False
+            return False
+        steady = driven and turns == self._seen
+        self._seen = turns
+        if not steady:
+            self._bell.acquire(timeout=NAP_S)
+            return True
+        self._asleep = True
+        # Said first, then looked once more: a caller that leaves now either sees it or is seen.
+        if driver.has_driver and driver.turns == turns and not self._stopped:
+            self._bell.acquire()
+        self._asleep = False
+        return True
 
     def _serve(self, driver: Served) -> None:
         driver.pump()
         driver.pass_time()
         timeout_s = driver.poll_until() - driver.clock()
-        if driver.idle() and not driver.has_driver and not self._stopped:
-            self._wakeup.wait(timeout_s)
+        self._polling = True
+        try:
+            if driver.idle() and not driver.has_driver and not self._stopped:
+                self._wakeup.wait(timeout_s)
+        finally:
+            self._polling = False

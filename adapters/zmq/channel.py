@@ -205,14 +205,18 @@ class ZmqChannel:
             self._heat(listener)
         return listener.send(link, frames)
 
-    def receive(self) -> Arrival | None:
-        """The next arrival, in turn from all sockets, or None when there is none now."""
+    def receive(self, look: bool = True) -> Arrival | None:
+        """The next arrival, in turn from all sockets, or None when there is none now.
+
+        Without *look* only sockets are read whose wake-up a send may have swallowed.
+        """
         ready = self._ready
         if self._closed:
             return None
         while not ready:
+            # First, so that the news of a connection goes before the mail that came on it.
+            woken = look and self._look()
             mail = self._take()
-            woken = self._look()  # after the mail: news of the connection it came on goes first
             if mail is not None:
                 if not ready or mail.link not in self._dialled:
                     return mail

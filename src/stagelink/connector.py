@@ -110,7 +110,7 @@ class Connector:
     def withdraw(self, key: str, *, to: str) -> bool:
         """Take a published key back; False if no such key is live. Readers hear of it at once."""
         self._calls.check_usable(sends=True)
-        return bool(self._calls.ask(Withdraw(0, check_stage(to), check_key(key))))
+        return bool(self._calls.tell(Withdraw(0, check_stage(to), check_key(key))))
 
     def fail(self, key: str, error: object, *, to: str, ttl: float | None = None) -> Receipt:
         """Publish that *key* failed: a get of it raises :exc:`GoneError` with *error*'s words."""

@@ -126,7 +126,7 @@ class Gets:
 
     def _end(self, key: str, address: str, stage: str, *, reject: bool) -> int:
         with self._calls.accounted(key, stage, self._calls.stage) as call:
-            result = self._calls.ask(CancelKey(0, address, stage, key, reject))
+            result = self._calls.tell(CancelKey(0, address, stage, key, reject))
             if isinstance(result, Failure):
                 raise error_of(result, call.context)
         assert isinstance(result, int)

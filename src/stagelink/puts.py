@@ -128,7 +128,7 @@ class Puts:
 
     def publish(self, command: Publish, call: Accounted) -> Receipt:
         """Make it known."""
-        result = self._calls.ask(command)
+        result = self._calls.tell(command)
         if isinstance(result, Failure):
             raise error_of(result, call.context)
         assert isinstance(result, Published)

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelink.adapters.msgspec.wire import KINDS, VersionMismatchError, WireCodec, header
+from stagelink.adapters.msgspec.wire import (
+    HEADER_BYTES,
+    KINDS,
+    VersionMismatchError,
+    WireCodec,
+    header,
+)
 from stagelink.core import messages as m
 from stagelink.core.errors import ProtocolViolationError
 from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
@@ -73,8 +79,7 @@ def test_a_message_is_the_same_on_the_other_side(message: Any) -> None:
         assert isinstance(again, m.Packet)
         assert type(again.message) is type(message.message)
         assert type(again.report) is type(message.report)
-    assert len(frames) <= 4
-    assert len(frames[0]) == 8
+    assert len(frames) <= 2
 
 
 def test_every_kind_has_a_sample() -> None:
@@ -82,39 +87,55 @@ def test_every_kind_has_a_sample() -> None:
     assert inner == set(KINDS)
 
 
-def test_inline_bytes_are_not_copied() -> None:
-    body = bytes(4096)
-    frames = CODEC.encode(down(m.Announce(9, "k", 3, 4096, m.INLINE, None, body)))
+@pytest.mark.parametrize(("size", "frames"), [(0, 1), (8192, 1), (8193, 2)])
+def test_many_inline_bytes_are_a_frame_that_is_not_copied(size: int, frames: int) -> None:
+    body = bytes(size)
+    sent = CODEC.encode(down(m.Announce(9, "k", 3, size, m.INLINE, None, body)))
 
-    assert frames[2] is body
-    packet = CODEC.decode(frames)
+    assert len(sent) == frames
+    packet = CODEC.decode(sent)
     assert isinstance(packet, m.Packet)
     assert isinstance(packet.message, m.Announce)
-    assert packet.message.body is body
+    assert packet.message.body == body
+    assert frames == 1 or packet.message.body is sent[1] is body
+
+
+def cut(frame: bytes) -> tuple[bytes, bytes]:
+    """Header and fields."""
+    return frame[:HEADER_BYTES], frame[HEADER_BYTES:]
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=map(str, count()))
 def test_trailing_fields_of_a_later_minor_are_ignored(message: Any) -> None:
-    first, fields, *rest = CODEC.encode(message)
+    first, *rest = CODEC.encode(message)
+    head, fields = cut(first)
     longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(fields), {"new": [1]}, "more"])
 
-    assert CODEC.decode([first[:5] + b"\x09" + first[6:], longer, *rest]) == message
+    assert CODEC.decode([head[:5] + b"\x09" + head[6:] + longer, *rest]) == message
 
 
 @pytest.mark.parametrize("message", SAMPLES, ids=map(str, count()))
 def test_a_missing_field_or_a_surplus_frame_is_refused(message: Any) -> None:
-    frames = CODEC.encode(message)
-    fields = msgspec.msgpack.decode(frames[1])
+    first, *rest = CODEC.encode(message)
+    head, fields = cut(first)
+    shorter = msgspec.msgpack.encode(msgspec.msgpack.decode(fields)[:-1])
 
     for bad in (
-        [frames[0], msgspec.msgpack.encode(fields[:-1]), *frames[2:]],
-        [frames[0], frames[1] + b"\0", *frames[2:]],
-        [*frames, b"x", b"y"],
-        [frames[0]],
+        [head + shorter, *rest],
+        [first + b"\0", *rest],
+        [first, *rest, b"x", b"y"],
+        [head],
+        [first[:7]],
         [],
     ):
         with pytest.raises(ProtocolViolationError):
             CODEC.decode(bad)
+
+
+def test_inline_bytes_come_in_one_place_only() -> None:
+    sent = CODEC.encode(down(m.Announce(9, "k", 3, 4, m.INLINE, None, b"near")))
+    with pytest.raises(ProtocolViolationError, match="4 inline bytes in the fields and 3"):
+        CODEC.decode([*sent, b"far"])
 
 
 BIG = 1 << 63
@@ -186,22 +207,22 @@ def test_a_detail_of_anything_is_made_fit() -> None:
 def test_a_hello_of_another_major_gets_an_answer_it_can_read() -> None:
     fields = msgspec.msgpack.encode([77, {"what": "ever"}])
     with pytest.raises(VersionMismatchError, match=r"2\.3 meets 1\.0") as caught:
-        CODEC.decode([header(1, (2, 3)), fields])
+        CODEC.decode([header(1, (2, 3)) + fields])
 
     assert caught.value.theirs == (2, 3)
     assert caught.value.answer is not None
-    first, told = CODEC.encode(caught.value.answer)
-    theirs = [first[:4] + bytes((9, 9)) + first[6:], told]  # any version reads a Declined
+    (told,) = CODEC.encode(caught.value.answer)
+    theirs = [told[:4] + bytes((9, 9)) + told[6:]]  # any version reads a Declined
     declined = CODEC.decode(theirs)
     assert isinstance(declined, m.Declined)
     assert declined.session == 77
     assert declined.reason == "mismatch"
 
 
-@pytest.mark.parametrize("frames", [[header(18, (2, 0)), b""], [header(1, (0, 1)), b"\xc1"]])
-def test_other_mail_of_another_major_gets_no_answer(frames: list[bytes]) -> None:
+@pytest.mark.parametrize("frame", [header(18, (2, 0)), header(1, (0, 1)) + b"\xc1"])
+def test_other_mail_of_another_major_gets_no_answer(frame: bytes) -> None:
     with pytest.raises(VersionMismatchError) as caught:
-        CODEC.decode(frames)
+        CODEC.decode([frame])
     assert caught.value.answer is None
 
 
@@ -213,18 +234,18 @@ def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
             return Path.touch, (made,)
 
     blob = pickle.dumps(Bomb())
-    for frames in ([blob], [blob, blob], [header(18), blob], [header(34), blob, blob]):
+    for frames in ([blob], [blob, blob], [header(18) + blob], [header(34) + blob, blob]):
         with pytest.raises(ProtocolViolationError):
             CODEC.decode(frames)
     assert not made.exists()
 
 
 def test_nesting_bombs_and_huge_claims_are_refused() -> None:
-    first, fields = CODEC.encode(m.Lost(1))
+    head, fields = cut(CODEC.encode(m.Lost(1))[0])
     assert fields == b"\x91\x01"
     for bomb in (b"\x91" * 200_000, b"\xdd\xff\xff\xff\xff", b"\x92\x01" + b"\x91" * 200_000):
         with pytest.raises(ProtocolViolationError):
-            CODEC.decode([first, bomb])
+            CODEC.decode([head + bomb])
 
 
 KIND_FRAMES = st.sampled_from([header(kind) for kind in KINDS.values()])
@@ -232,7 +253,7 @@ KIND_FRAMES = st.sampled_from([header(kind) for kind in KINDS.values()])
 
 @given(st.lists(st.binary(max_size=40), max_size=5), KIND_FRAMES)
 def test_random_frames_raise_nothing_else(frames: list[bytes], first: bytes) -> None:
-    for mail in (frames, [first, *frames]):
+    for mail in (frames, [first, *frames], [first + b"".join(frames)]):
         with contextlib.suppress(ProtocolViolationError):
             CODEC.decode(mail)
 

@@ -116,10 +116,10 @@ def test_an_interrupted_get_gives_everything_back() -> None:
         def interrupted(timeout_s: float) -> None:
             raise KeyboardInterrupt
 
-        wait, driver._wakeup.wait = driver._wakeup.wait, interrupted  # type: ignore[method-assign]
+        wait, driver.wakeup.wait = driver.wakeup.wait, interrupted  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             rx.get("k", source="a", timeout=PATIENCE_S)
-        driver._wakeup.wait = wait  # type: ignore[method-assign]
+        driver.wakeup.wait = wait  # type: ignore[method-assign]
         assert not driver.tickets.all()
         assert rx.health()["inbox"]["gets"] == 0
         tx.put("k", LARGE, to="b")
@@ -149,7 +149,7 @@ def test_the_thread_that_stands_by_survives_what_it_meets() -> None:
 
 def test_an_errand_that_fails_does_not_stop_the_next() -> None:
     with stagelink.open(stage="a", role="sender", pool_bytes=POOL) as tx:
-        errands, done = tx._driver._errands, threading.Event()
+        errands, done = tx._driver.work.errands, threading.Event()
         errands.run(lambda: 1 // 0)  # type: ignore[arg-type]
         errands.run(done.set)
         assert done.wait(PATIENCE_S)

@@ -1,0 +1,142 @@
+"""What goes over the channel: the outbox in order, and what has arrived."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import structlog
+
+from stagelink.core.errors import ProtocolViolationError, StagelinkError
+from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
+from stagelink.ports.channel import LinkUp, Mail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagelink.adapters.threads.tickets import Ticket
+    from stagelink.core.events import Event
+    from stagelink.core.values import Link
+    from stagelink.ports.channel import Arrival, ControlChannel
+    from stagelink.ports.codec import Codec
+
+log = structlog.get_logger("stagelink")
+
+
+class Exchange:
+    """One channel, used by one thread at a time: its caller holds the lock for it.
+
+    ``feed`` takes what arrived; ``note`` keeps news for later, when no call is under way.
+    ``undrained`` says that something was left unread, of which no descriptor tells any more.
+    """
+
+    def __init__(
+        self,
+        channel: ControlChannel,
+        codec: Codec,
+        feed: Callable[[Event], object],
+        note: Callable[[Event], object],
+    ) -> None:
+        self._channel = channel
+        self._codec = codec
+        self._feed = feed
+        self._note = note
+        self._closed = False
+        self.outbox: deque[Send | Dial | HangUp] = deque()
+        self.stalled: dict[Link, deque[list[bytes]]] = {}
+        self.malformed = 0
+        self.undrained = False
+
+    def run(self, ticket: Ticket | None, look: bool) -> None:
+        """Send what waits and take what has arrived, until *ticket* is answered.
+
+        Without *look* only what sending may have hidden is read: others watch the descriptor.
+        """
+        if self._closed:
+            self.outbox.clear()
+            return
+        if self.outbox or self.stalled:
+            self._flush()
+        receive = self._channel.receive
+        while (arrival := receive(look)) is not None:
+            self._arrived(arrival)
+            if self.outbox:
+                self._flush()
+            if ticket is not None and ticket.done:
+                self.undrained = True
+                return
+        if look:
+            self.undrained = False
+
+    def close(self) -> None:
+        """Close the channel; what is handed in later is dropped."""
+        self._closed = True
+        self._channel.close()
+
+    def _flush(self) -> None:
+        """Perform the outbox in order: peek, perform, pop, so that nothing is ever lost."""
+        if self.stalled:
+            for link in list(self.stalled):
+                self._retry(link)
+        outbox = self.outbox
+        while outbox:
+            action = outbox[0]
+            if type(action) is Send:
+                self._send(action)
+            elif type(action) is Dial:
+                self._dial(action.link)
+            else:
+                self.stalled.pop(action.link, None)
+                self._channel.hang_up(action.link)
+            outbox.popleft()
+
+    def _dial(self, link: Link) -> None:
+        """An address that cannot be dialled is a peer that cannot be reached."""
+        try:
+            self._channel.dial(link)
+        except StagelinkError as error:
+            log.warning("dial_failed", link=link, cause=str(error))
+            self._note(Disconnected(link, str(error)))
+
+    def _send(self, action: Send) -> None:
+        link, message = action
+        try:
+            frames = self._codec.encode(message)
+        except Exception as error:
+            log.exception("message_dropped", link=link, cause=f"{type(error).__name__}: {error}")
+            return
+        if self.stalled and link in self.stalled:
+            self.stalled[link].append(frames)
+        elif not self._channel.send(link, frames):
+            self.stalled[link] = deque([frames])
+
+    def _retry(self, link: Link) -> None:
+        waiting = self.stalled[link]
+        while waiting and self._channel.send(link, waiting[0]):
+            waiting.popleft()
+        if not waiting:
+            del self.stalled[link]
+
+    def _arrived(self, arrival: Arrival) -> None:
+        link = arrival.link
+        if isinstance(arrival, Mail):
+            try:
+                message = self._codec.decode(arrival.frames)
+            except ProtocolViolationError as error:
+                self._reject(link, error)
+                return
+            self._feed(Received(link, message))
+        elif isinstance(arrival, LinkUp):
+            self._feed(Connected(link))
+        else:
+            self.stalled.pop(link, None)
+            self._feed(Disconnected(link, arrival.detail))
+
+    def _reject(self, link: Link, error: ProtocolViolationError) -> None:
+        """Garbage costs its sender a counter; a greeting of another version gets an answer."""
+        self.malformed += 1
+        answer = getattr(error, "answer", None)
+        if answer is not None:
+            self._channel.send(link, self._codec.encode(answer))
+        if self.malformed & (self.malformed - 1) == 0:
+            log.warning("frames_refused", link=link, cause=str(error), count=self.malformed)

@@ -1,0 +1,148 @@
+"""What the core orders of planes and of the proof of life; performed with no lock held."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+import structlog
+
+from stagelink.adapters.threads.errands import Errands, error_of
+from stagelink.core.errors import Reason, TransportError
+from stagelink.core.events import (
+    Attach,
+    Attached,
+    Fence,
+    Fenced,
+    PlaneReset,
+    Probe,
+    Probed,
+    StartWrite,
+    WriteEnded,
+)  # fmt: skip
+from stagelink.ports.plane import WriteOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagelink.core.events import Action, Event
+    from stagelink.core.values import Instance, RegionRef
+    from stagelink.ports.liveness import Liveness
+    from stagelink.ports.plane import DataPlane
+
+log = structlog.get_logger("stagelink")
+
+
+class Work:
+    """Orders that are no messages: writes, probes, and what may take long.
+
+    ``submit`` reports at once; ``note`` keeps a report for whoever pumps next, and ``pump`` is
+    called when a thread of a plane brought one.
+    """
+
+    def __init__(
+        self,
+        planes: dict[str, DataPlane],
+        liveness: Liveness,
+        submit: Callable[[Event], object],
+        note: Callable[[Event], object],
+        pump: Callable[[], object],
+    ) -> None:
+        self._planes = planes
+        self._liveness = liveness
+        self._submit = submit
+        self._note = note
+        self._pump = pump
+        self._posting: set[int] = set()
+        self._plane_of: dict[Instance, DataPlane] = {}
+        self.todo: deque[Action] = deque()
+        self.errands = Errands()
+
+    def run(self) -> None:
+        """Perform what is queued."""
+        while self.todo:
+            try:
+                action = self.todo.popleft()
+            except IndexError:
+                return
+            if isinstance(action, StartWrite):
+                self._post(action)
+            elif isinstance(action, Probe):
+                self._note(Probed(action.peer, self._is_dead(action)))
+            else:
+                self.errands.run(partial(self._errand, action))
+
+    def view(self, peer: Instance, where: RegionRef) -> memoryview:
+        """The bytes of *peer* at *where*, writable.
+
+        Raises:
+            TransportError: that peer has been cut off.
+        """
+        plane = self._plane_of.get(peer)
+        if plane is None:
+            msg = f"the memory of peer {peer.hex()} has been cut off"
+            raise TransportError(msg, reason=Reason.FENCED, remedy="get the key again")
+        return plane.view(peer, where)
+
+    def _is_dead(self, action: Probe) -> bool:
+        """Whether the peer is proven dead; a proof that cannot be read proves nothing."""
+        try:
+            return self._liveness.is_dead(action.proof)
+        except Exception as error:  # noqa: BLE001 - a backend may be anybody's code
+            log.warning("probe_failed", peer=action.peer.hex(), cause=str(error))
+            return False
+
+    def _post(self, action: StartWrite) -> None:
+        order = WriteOrder(*action)
+        plane = self._plane_of.get(action.peer)
+        if plane is None:
+            self._written(order, "the peer is not attached")
+            return
+        me = get_ident()
+        self._posting.add(me)
+        try:
+            error = error_of(lambda: plane.post(order, self._written))
+            if error:
+                self._written(order, error)
+        finally:
+            self._posting.discard(me)
+
+    def _written(self, order: WriteOrder, error: str) -> None:
+        """A plane is through with a write; its own thread tells the peer, without another hop."""
+        self._note(WriteEnded(order.peer, order.transfer, error))
+        if get_ident() not in self._posting:
+            self._pump()
+
+    def _errand(self, action: Action) -> None:
+        """Do what may take long, and report."""
+        if isinstance(action, Attach):
+            self._submit(Attached(action.peer, action.link, self._attach(action)))
+        elif isinstance(action, Fence):
+            self._submit(Fenced(action.peer, self._fence(action)))
+        else:
+            log.warning("plane_reset", cause="a write was under way for too long")
+            for plane in self._planes.values():
+                plane.reset()
+            self._submit(PlaneReset())
+
+    def _attach(self, action: Attach) -> str:
+        """Let the plane map a peer; empty, or what stands in the way."""
+        plane = self._planes.get(action.plane.name)
+        if plane is None:
+            return f"no plane is called {action.plane.name!r} here"
+        error = error_of(lambda: plane.attach(action.peer, action.plane.descriptor))
+        if error:
+            log.warning("attach_failed", peer=action.peer.hex(), cause=error)
+        else:
+            self._plane_of[action.peer] = plane
+        return error
+
+    def _fence(self, action: Fence) -> bool:
+        """Cut a peer off on every plane."""
+        fenced = [plane.fence(action.peer, action.dead) for plane in self._planes.values()]
+        if all(fenced):
+            self._plane_of.pop(action.peer, None)
+            log.info("peer_fenced", peer=action.peer.hex(), dead=action.dead)
+        return all(fenced)
