@@ -23,6 +23,7 @@ from stagelink.adapters.threads.tickets import Ticket, Tickets
 from stagelink.adapters.threads.views import Views
 from stagelink.adapters.threads.wakeup import Wakeup
 from stagelink.adapters.threads.work import Work
+from stagelink.adapters.threads.worker import Worker
 from stagelink.core.events import (
     Abandon,
     Complete,
@@ -85,6 +86,7 @@ class Driver:
         self.work = Work(parts.planes, parts.liveness, self.submit, self._mail.append, self.settle)
         self._outbox, self._todo = self.exchange.outbox, self.work.todo
         self.views = Views(self._kick)
+        self.worker = Worker()
         self.standby = Standby(self, parts.channel.fileno())
         self.standby.start()
         _DRIVERS.add(self)
@@ -142,7 +144,8 @@ class Driver:
 
         A delivery stays for the next get of its key. Twice is fine.
         """
-        self.leave(event, ticket)
+        self._end(event, ticket)
+        self._kick()
         self.settle()
 
     def leave(self, event: Event, ticket: Ticket) -> None:

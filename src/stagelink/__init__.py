@@ -37,20 +37,22 @@ if TYPE_CHECKING:
     from stagelink.connector import Connector
     from stagelink.payload import Draft, Payload
     from stagelink.puts import Receipt
+    from stagelink.tickets import PutTicket
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CapacityError", "ClosedError", "ConfigError", "Connector", "DeadlineError", "Draft",
     "DuplicateKeyError", "ForkedError", "GoneError", "LeaseError", "Payload", "PayloadError",
-    "PeerError", "ProtocolViolationError", "Reason", "Receipt", "StagelinkError", "TransportError",
-    "__version__", "open",
+    "PeerError", "ProtocolViolationError", "PutTicket", "Reason", "Receipt", "StagelinkError",
+    "TransportError", "__version__", "open",
 ]  # fmt: skip
 
 _LAZY = {
     "Connector": "stagelink.connector",
     "Draft": "stagelink.payload",
     "Payload": "stagelink.payload",
+    "PutTicket": "stagelink.tickets",
     "Receipt": "stagelink.puts",
 }
 
