@@ -39,6 +39,7 @@ class Reason(str, Enum):
     BUDGET = "budget"
     TRANSFER_FAILED = "transfer_failed"
     FENCED = "fenced"
+    CORRUPT = "corrupt"
     PROTOCOL = "protocol"
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from stagelink.core.events import Action, Get, Untaken
     from stagelink.core.handshake.inbox import Known
+    from stagelink.core.messages import Announce
     from stagelink.core.pool import Grant, Pool
     from stagelink.core.source import Source
     from stagelink.core.timers import Timers
@@ -67,6 +68,16 @@ class Gets:
         self.waits = Waits(timers)
         self.shelf = Shelf()
 
+    def hand_out(
+        self, source: Source, known: Known | Announce, ticket: int, out: list[Action]
+    ) -> None:
+        """Deliver inline bytes that nobody works on: all of the get in one step."""
+        generation, size = known.generation, known.size
+        delivery = Delivery(0, generation, size, source.peer, known.body, None, None)
+        out.append(Complete(ticket, delivery))
+        source.consume(known.key, generation, size)
+        self.touch(source, out)
+
     def advance(self, source: Source, key: str, out: list[Action]) -> None:
         """Give the newest announcement of *key* to the oldest get that waits for it.
 
@@ -91,11 +102,18 @@ class Gets:
             return known is not None
         return not fetch.ticket and fetch.state != HELD
 
-    def take(self, source: Source, fetch: Fetch, known: Known, out: list[Action]) -> None:
+    def take(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> None:
         """Let *fetch* work on an announcement that nobody works on."""
         if fetch.want_size not in {0, known.size}:
             detail = f"{fetch.want_size} bytes were asked for, {known.size} are published"
             self.fail(fetch, Reason.MISMATCH.value, detail, out)
+            return
+        if known.how == INLINE:
+            self._timers.disarm(("fetch", fetch.number))
+            self.fetches.end(fetch)
+            self.hand_out(source, known, fetch.ticket, out)
             return
         fetch = fetch._replace(
             peer=source.peer, generation=known.generation, size=known.size, where=known.where,
@@ -104,7 +122,7 @@ class Gets:
         if known.how == ERROR:
             source.consume(known.key, known.generation, 0)
             self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
-        elif known.how in {INLINE, OFFER}:
+        elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.deliver(source, fetch, out)
         elif len(self.fetches.open_ids(source.peer)) >= OPEN_LIMIT:

@@ -8,13 +8,22 @@ from stagelink.core.errors import Reason
 from stagelink.core.events import Attach, Complete, Failure, Get
 from stagelink.core.gets import Gets
 from stagelink.core.handshake.fetch import DRAINING, HELD, PULLING, QUEUED, WAITING, Fetches
-from stagelink.core.handshake.session import ATTACHING, DECLINED, GREETING, IDLE, OPEN
+from stagelink.core.handshake.session import (
+    ATTACHING,
+    DECLINED,
+    GREETING,
+    IDLE,
+    OPEN,
+    Session,
+)  # fmt: skip
 from stagelink.core.messages import (
+    INLINE,
     Ack,
     Announce,
     Cancel,
     Declined,
     Done,
+    Ended,
     Gone,
     Lost,
     Offer,
@@ -77,7 +86,7 @@ class Incoming:
             Welcome: self._on_welcome,
             Synced: self._on_synced,
             Announce: self._on_announce,
-            Gone: self._on_gone,
+            Ended: self._on_ended,
             Offer: self._on_offer,
             Done: self._on_done,
             Refused: self._on_refused,
@@ -114,8 +123,14 @@ class Incoming:
             return
         if self._fails_at_once(source, command, out):
             return
-        if self._gets.adopt(source, command, out):
-            return
+        known = source.inbox.get(key)
+        if known is not None:
+            newest = not (command.generation or command.size or command.instance)
+            if known.how == INLINE and newest and not known.fetch:
+                self._gets.hand_out(source, known, ticket, out)
+                return
+            if self._gets.adopt(source, command, out):
+                return
         fetch = self.fetches.start(
             ticket,
             command.address,
@@ -144,6 +159,9 @@ class Incoming:
         known = source.inbox.get(key)
         if known is None:
             self._ask_if_forgotten(source, key, out)
+        elif known.how == INLINE and not known.fetch:
+            self._gets.hand_out(source, known, ticket, out)
+            return
         elif not known.fetch:
             fetch = self.fetches.start(ticket, source.address, key, 0)
             self._timers.arm(("fetch", fetch.number), command.deadline_s)
@@ -288,22 +306,22 @@ class Incoming:
         """Take the next message of the conversation; a gap ends it."""
         self._gets.now_s = now_s
         source = self.sources.get(link)
-        if source is None or not self._follows(source, packet.session):
+        session, sequence, _, message = packet
+        if source is None or not self._follows(source, session):
             self.stale += 1
             return
-        session = source.session
-        if packet.sequence != session.taken:
+        state, _, sent, taken = source.session
+        if sequence != taken:
             self.stale += 1
-            if packet.sequence > session.taken:
+            if sequence > taken:
                 self._greet(source, now_s, out)
             return
-        source.session = session._replace(taken=session.taken + 1)
-        handler = self._handlers.get(type(packet.message))
-        welcome = isinstance(packet.message, Welcome)
-        if handler is None or welcome != (session.state == GREETING):
+        source.session = Session(state, session, sent, taken + 1)
+        handler = self._handlers.get(type(message))
+        if handler is None or (type(message) is Welcome) != (state == GREETING):
             self.stale += 1
             return
-        handler(source, packet.message, out)
+        handler(source, message, out)
         self._gets.touch(source, out)
 
     # --- time and peers ------------------------------------------------------------------
@@ -412,22 +430,32 @@ class Incoming:
             self._ask_if_forgotten(source, key, out)
 
     def _on_announce(self, source: Source, message: Announce, out: list[Action]) -> None:
-        source.cursor = max(source.cursor, message.number)
+        number, key, generation, size, how, _, body = message
+        source.cursor = max(source.cursor, number)
         source.owed += 1
-        source.owed_bytes += len(message.body)
-        source.recent.pop(message.key, None)
-        if message.generation in source.consumed:
-            source.consumed[message.generation] = True
+        source.owed_bytes += len(body)
+        source.recent.pop(key, None)
+        if generation in source.consumed:
+            source.consumed[generation] = True
             return
-        known = source.inbox.get(message.key)
-        if known is not None and known.generation >= message.generation:
+        known = source.inbox.get(key)
+        if known is not None and known.generation >= generation:
             return
-        at_work = self.fetches.working_on(source.peer, message.generation)
+        at_work = self.fetches.working_on(source.peer, generation)
+        if how == INLINE and not (known or at_work or source.rejected):
+            fetch = self.fetches.first_waiting(source.address, key, generation)
+            if fetch is not None and fetch.want_size in {0, size}:  # it need not be known at all
+                self._gets.take(source, fetch, message, out)
+                return
         source.inbox.add(message, at_work.number if at_work else 0)
-        if message.key in source.rejected:
-            del source.rejected[message.key]
-            self._reject(source, message.key, out)
-        self._gets.advance(source, message.key, out)
+        if key in source.rejected:
+            del source.rejected[key]
+            self._reject(source, key, out)
+        self._gets.advance(source, key, out)
+
+    def _on_ended(self, source: Source, message: Ended, out: list[Action]) -> None:
+        for record in message.records:
+            self._on_gone(source, record, out)
 
     def _on_gone(self, source: Source, message: Gone, out: list[Action]) -> None:
         _, key, generation, reason, detail = message

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 OPEN_LIMIT = 64
 """Transfer ids a receiver may have open towards one sender; more wait."""
 
+ENDED_LIMIT = 64
+"""Ends of payloads that one message tells; a batch of consumed ones is answered by one."""
+
 # How an announced payload is had.
 INLINE = 0  # its bytes came with the announcement: an offer
 OFFER = 1  # mapped where it lies: an offer, a lease already given
@@ -39,7 +42,10 @@ class Report(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """Receiver to sender, first on a connection: let us talk (again)."""
+    """Receiver to sender, first on a connection: let us talk (again).
+
+    ``codecs`` names the compressors that the receiver can undo.
+    """
 
     session: int
     instance: Instance
@@ -49,6 +55,7 @@ class Hello(NamedTuple):
     report: Report
     host: HostCard
     planes: tuple[PlaneCard, ...]
+    codecs: tuple[str, ...] = ()
 
 
 class Welcome(NamedTuple):
@@ -98,13 +105,19 @@ class Announce(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """Sender to receiver: log record ``number`` says that ``generation`` is no more."""
+    """Log record ``number``: ``generation`` is no more."""
 
     number: int
     key: str
     generation: int
     reason: str
     detail: str
+
+
+class Ended(NamedTuple):
+    """Sender to receiver: the next ends in the log, up to :data:`ENDED_LIMIT` of them."""
+
+    records: tuple[Gone, ...]
 
 
 class Query(NamedTuple):
@@ -160,7 +173,7 @@ class Ack(NamedTuple):
 
 
 ToSender = Union[Subscribe, Query, Pull, Cancel, Ack]
-ToReceiver = Union[Welcome, Synced, Announce, Gone, Offer, Done, Refused]
+ToReceiver = Union[Welcome, Synced, Announce, Ended, Offer, Done, Refused]
 
 
 class Packet(NamedTuple):

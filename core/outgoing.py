@@ -26,6 +26,7 @@ from stagelink.core.handshake.session import ATTACHING, CLOSED, OPEN, Session, c
 from stagelink.core.ledger import Entry, Ledger
 from stagelink.core.messages import (
     CLAIM,
+    ENDED_LIMIT,
     ERROR,
     INLINE,
     OFFER,
@@ -35,6 +36,7 @@ from stagelink.core.messages import (
     Cancel,
     Declined,
     Done,
+    Ended,
     Gone,
     Hello,
     Lost,
@@ -72,7 +74,8 @@ class Outgoing:
 
     __slots__ = (
         "_grant", "_handlers", "_inline", "_links", "_now", "_peers", "_pool", "_settings",
-        "_timers", "floors", "generation", "ledgers", "queue", "readers", "stale", "writing",
+        "_stages", "_timers", "floors", "generation", "ledgers", "queue", "readers", "stale",
+        "writing",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +90,7 @@ class Outgoing:
         self._now = 0.0
         self._inline = 0
         self._links: dict[Link, Instance] = {}
+        self._stages: dict[str, list[Reader]] = {}
         self.floors: dict[Instance, int] = {}
         self.generation = 0
         self.ledgers: dict[str, Ledger] = {}
@@ -107,6 +111,11 @@ class Outgoing:
         """Bytes of published payloads that travel inside their announcement."""
         return self._inline
 
+    def undone_by_all(self, to: str, codec: str) -> bool:
+        """Whether every reader that stage *to* has can undo *codec*, and one of them is there."""
+        readers = [r for r in self.readers.values() if r.identity.stage == to]
+        return any(r.open for r in readers) and all(codec in r.codecs for r in readers)
+
     # --- calls ---------------------------------------------------------------------------
 
     def publish(self, command: Publish, now_s: float, out: list[Action]) -> None:
@@ -118,7 +127,7 @@ class Outgoing:
                 self._grant(self._pool.free(command.block), out)
             out.append(Complete(command.ticket, refusal))
             return
-        ledger = self.ledgers.setdefault(command.to, Ledger())
+        ledger = self._ledger_of(command.to)
         older = ledger.live(command.key)
         if older is not None:
             self._leave(command.to, older.generation, Reason.REPLACED, "published again", out)
@@ -127,8 +136,8 @@ class Outgoing:
         self.generation += 1
         self._inline += len(command.body)
         entry = Entry(
-            self.generation, 0, command.key, command.size, command.block, command.body,
-            command.error, command.readers,
+            self.generation, ledger.head + 1, command.key, command.size, command.block,
+            command.body, command.error, command.readers,
         )  # fmt: skip
         ledger.publish(entry)
         self._timers.arm(("ttl", command.to, self.generation), now_s + command.ttl_s)
@@ -164,13 +173,15 @@ class Outgoing:
             return
         reader = self.readers.get(hello.instance)
         if reader is None:
-            reader = self.readers[hello.instance] = Reader(hello.instance, hello.identity)
+            reader = Reader(hello.instance, hello.identity)
+            self._know(reader)
             reader.floor = self.floors.pop(hello.instance, 0)
         elif hello.session <= reader.session.number:
             self.stale += 1
             return
         self._forget_link(reader)
         reader.link, self._links[link] = link, hello.instance
+        reader.codecs = hello.codecs
         reader.plane = choose(self._settings.planes, hello.planes, self._same_host(hello))
         self._reconcile(reader, hello, out)
         assert reader.plane is not None
@@ -279,6 +290,7 @@ class Outgoing:
         reader = self.readers.pop(peer, None)
         if reader is None:
             return
+        self._stages[reader.identity.stage].remove(reader)
         self._forget_link(reader)
         used = max(reader.leases.transfers, default=0) + 1
         self.floors[peer] = max(reader.floor, reader.report.low_water, used)
@@ -483,7 +495,7 @@ class Outgoing:
 
     def _vacate(self, reader: Reader, generation: int) -> None:
         name = reader.name
-        same = (r for r in self.readers.values() if r.name == name)
+        same = (r for r in self._stages.get(reader.identity.stage, ()) if r.name == name)
         if not any(r.leases.holds_slot(generation) for r in same):
             self._ledger(reader).vacate(generation, name)
 
@@ -505,27 +517,37 @@ class Outgoing:
     # --- announcing ----------------------------------------------------------------------
 
     def _feed(self, to: str, out: list[Action]) -> None:
-        for reader in self.readers.values():
-            if reader.identity.stage == to:
-                self._announce(reader, out)
+        for reader in self._stages.get(to, ()):
+            self._announce(reader, out)
 
     def _announce(self, reader: Reader, out: list[Action]) -> None:
         """Move the reader's cursor as far as its window allows."""
         feed, ledger = reader.feed, self._ledger(reader)
         if not feed.open:
             return
+        ends: list[Gone] = []
         for number, record in ledger.records_after(feed.cursor):
             if 0 <= feed.sync_at < number:
+                self._tell_ends(reader, ends, out)
                 self._synced(reader, out)
             if not feed.open:
-                return
+                break
             if isinstance(record, Gone):
-                reader.send(record, out)
+                ends.append(record)
                 feed.sent(number, 0)
+                if len(ends) == ENDED_LIMIT:
+                    self._tell_ends(reader, ends, out)
             else:
+                self._tell_ends(reader, ends, out)
                 feed.sent(number, self._announce_entry(reader, ledger.entries[record], out))
+        self._tell_ends(reader, ends, out)
         if feed.sync_at >= 0 and feed.open:
             self._synced(reader, out)
+
+    def _tell_ends(self, reader: Reader, ends: list[Gone], out: list[Action]) -> None:
+        if ends:
+            reader.send(Ended(tuple(ends)), out)
+            ends.clear()
 
     def _synced(self, reader: Reader, out: list[Action]) -> None:
         feed = reader.feed
@@ -565,9 +587,8 @@ class Outgoing:
             return False
         if entry.readers is None or isinstance(entry.readers, tuple):
             return True
-        stage = reader.identity.stage
-        names = {r.name for r in self.readers.values() if r.identity.stage == stage}
-        return len(names) <= entry.readers
+        fellows = self._stages[reader.identity.stage]
+        return len(fellows) <= entry.readers or len({r.name for r in fellows}) <= entry.readers
 
     def _send_offer(
         self, reader: Reader, transfer: int, generation: int, out: list[Action]
@@ -635,6 +656,10 @@ class Outgoing:
         self._forget_link(reader)
         self._peers.down(reader.instance, SIDE, self._now, out)
 
+    def _know(self, reader: Reader) -> None:
+        self.readers[reader.instance] = reader
+        self._stages.setdefault(reader.identity.stage, []).append(reader)
+
     def _forget_link(self, reader: Reader) -> None:
         self._links.pop(reader.link, None)
         reader.cut()
@@ -649,12 +674,18 @@ class Outgoing:
         self._timers.disarm(("stuck", peer, transfer))
 
     def _ledger(self, reader: Reader) -> Ledger:
-        return self.ledgers.setdefault(reader.identity.stage, Ledger())
+        return self._ledger_of(reader.identity.stage)
+
+    def _ledger_of(self, stage: str) -> Ledger:
+        ledger = self.ledgers.get(stage)
+        if ledger is None:
+            ledger = self.ledgers[stage] = Ledger()
+        return ledger
 
     def _trim(self, to: str) -> None:
-        acks = [r.feed.acknowledged for r in self.readers.values() if r.identity.stage == to]
-        ledger = self.ledgers[to] if to in self.ledgers else Ledger()
-        ledger.trim(min(acks, default=ledger.head))
+        ledger = self._ledger_of(to)
+        readers = self._stages.get(to, ())
+        ledger.trim(min((r.feed.acknowledged for r in readers), default=ledger.head))
 
     # --- state ---------------------------------------------------------------------------
 
@@ -676,7 +707,8 @@ class Outgoing:
         self.generation, self._inline, ledgers, readers, queue, self.writing, floors = state
         self.floors = dict(floors)
         self.ledgers = {to: Ledger.thaw(ledger) for to, ledger in ledgers}
-        self.readers = {reader[0]: Reader.thaw(reader) for reader in readers}
+        for frozen_reader in readers:
+            self._know(Reader.thaw(frozen_reader))
         linked = (reader for reader in self.readers.values() if reader.link)
         self._links = {reader.link: reader.instance for reader in linked}
         self.queue = deque(queue)

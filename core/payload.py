@@ -1,10 +1,11 @@
 """The layout of a payload: one run of bytes that says itself what is where.
 
-``prefix (24) | table (16 per buffer) | header | gap | buffer 0 | gap | buffer 1 ...``
+``prefix (24) | table (16 per buffer) | header | gap | buffer 0 | gap | buffer 1 ... | digest (8)``
 
 The table holds lengths and alignments, never offsets: both ends compute the offsets by the same
 rule, so that buffers cannot overlap and the header may be of any length. Numbers are little
-endian; offsets count from the start of the payload, which itself is 4096-aligned.
+endian; offsets count from the start of the payload, which itself is 4096-aligned. The digest is
+there only if it is flagged; see :mod:`stagelink.core.envelope`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ if TYPE_CHECKING:
 
 MAGIC = b"SLPL"
 VERSION = 1
-PREFIX = Struct("<4sHHIIQ")  # magic, version, zero, header length, buffer count, payload size
+PREFIX = Struct("<4sHHIIQ")  # magic, version, flags, header length, buffer count, payload size
+DIGEST = 1
+"""Flag: the last ``DIGEST_BYTES`` of the payload are a digest of all before."""
+
+DIGEST_BYTES = 8
 ENTRY_BYTES = 16  # length, alignment
 ALIGNMENTS = frozenset(1 << power for power in range(13))
 BUFFER_LIMIT = 1 << 20
+CACHED_BUFFERS = 64
+"""Tables up to this length are remembered; longer ones would keep too much memory."""
 HEADER_LIMIT = (1 << 32) - 1
 SIZE_LIMIT = (1 << 63) - 1
 
@@ -80,10 +87,24 @@ def pack_prefix(layout: Layout) -> bytes:
     )
 
 
+def plan_and_pack(header_len: int, buffers: tuple[tuple[int, int], ...]) -> tuple[Layout, bytes]:
+    """Both of :func:`plan` and :func:`pack_prefix`; the same numbers come again and again."""
+    if len(buffers) > CACHED_BUFFERS:
+        layout = plan(header_len, buffers)
+        return layout, pack_prefix(layout)
+    return _planned(header_len, buffers)
+
+
+@lru_cache(256)
+def _planned(header_len: int, buffers: tuple[tuple[int, int], ...]) -> tuple[Layout, bytes]:
+    layout = plan(header_len, buffers)
+    return layout, pack_prefix(layout)
+
+
 def parse(data: Readable, size: int) -> Layout:
     """The layout of the payload in the first *size* bytes of *data*, every number checked.
 
-    Only the prefix and the table are read.
+    Only the prefix and the table are read. A digest is no part of the layout; it is not checked.
 
     Raises:
         PayloadError: it is no payload of this version, or it does not fill *size* exactly.
@@ -91,8 +112,8 @@ def parse(data: Readable, size: int) -> Layout:
     if not PREFIX.size <= size <= len(data):
         msg = f"a payload of {size} bytes in {len(data)}: the prefix alone has {PREFIX.size}"
         raise PayloadError(msg)
-    magic, version, zero, header_len, count, total = PREFIX.unpack_from(data)
-    if magic != MAGIC or zero:
+    magic, version, flags, header_len, count, total = PREFIX.unpack_from(data)
+    if magic != MAGIC or flags & ~DIGEST:
         msg = f"these bytes are no payload: they begin with {bytes(data[:8]).hex()}"
         raise PayloadError(msg)
     if version != VERSION:
@@ -104,12 +125,19 @@ def parse(data: Readable, size: int) -> Layout:
             f"{size} arrived"
         )
         raise PayloadError(msg)
-    numbers = _numbers(count).unpack_from(data, PREFIX.size)
-    layout = plan(header_len, [*zip(numbers[::2], numbers[1::2], strict=True)])
-    if layout.size != size:
+    table = bytes(data[PREFIX.size : PREFIX.size + ENTRY_BYTES * count])
+    layout = (_read if count <= CACHED_BUFFERS else _read.__wrapped__)(header_len, table)
+    if layout.size + (DIGEST_BYTES if flags & DIGEST else 0) != size:
         msg = f"the buffers of the payload end at {layout.size}, {size} bytes arrived"
         raise PayloadError(msg)
     return layout
+
+
+@lru_cache(256)
+def _read(header_len: int, table: bytes) -> Layout:
+    """The layout of a table that arrived; a small one is checked once as long as it is known."""
+    numbers = _numbers(len(table) // ENTRY_BYTES).unpack(table)
+    return plan(header_len, [*zip(numbers[::2], numbers[1::2], strict=True)])
 
 
 @lru_cache(64)

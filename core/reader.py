@@ -20,31 +20,30 @@ if TYPE_CHECKING:
 class Reader:
     """One receiver: its conversation, its cursor into the log, its leases.
 
-    ``fresh`` says that its replay starts from nothing; ``plane`` is the route we took. Transfer
-    ids below ``floor`` ended when it was fenced.
+    ``name`` is its identity: what readers are counted by. ``fresh`` says that its replay starts
+    from nothing; ``plane`` is the route we took. Transfer ids below ``floor`` ended when it was
+    fenced; ``codecs`` are the compressors it can undo.
     """
 
     __slots__ = (
-        "feed", "floor", "fresh", "identity", "instance", "leases", "link", "plane", "report",
-        "session",
+        "codecs", "feed", "floor", "fresh", "identity", "instance", "leases", "link", "name",
+        "plane",
+        "report", "session",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, identity: Identity) -> None:
         self.instance = instance
         self.identity = identity
+        self.name = str(identity)
         self.link: Link = ""
         self.plane: OwnPlane | None = None
         self.session = Session(CLOSED)
         self.report = Report(0, (), 0, ())
         self.fresh = True
         self.floor = 0
+        self.codecs: tuple[str, ...] = ()
         self.feed = Feed()
         self.leases = Leases()
-
-    @property
-    def name(self) -> str:
-        """Its identity: what readers are counted by."""
-        return str(self.identity)
 
     @property
     def open(self) -> bool:
@@ -58,11 +57,11 @@ class Reader:
 
     def send(self, message: ToReceiver, out: list[Action]) -> None:
         """Send *message*, or nothing while the conversation is down (resuming asks again)."""
-        session = self.session
-        if session.state != OPEN and not isinstance(message, Welcome):
+        state, number, sent, taken = self.session
+        if state != OPEN and not isinstance(message, Welcome):
             return
-        out.append(Send(self.link, Packet(session.number, session.sent, None, message)))
-        self.session = session._replace(sent=session.sent + 1)
+        out.append(Send(self.link, Packet(number, sent, None, message)))
+        self.session = Session(state, number, sent + 1, taken)
 
     def cut(self) -> None:
         """The conversation is over; leases stay until their end is proved."""
@@ -75,6 +74,7 @@ class Reader:
         return (
             self.instance, self.identity, self.link, self.plane, self.session, self.report,
             self.fresh, self.feed.freeze(), self.leases.freeze(), self.floor,
+            self.codecs,
         )  # fmt: skip
 
     @classmethod
@@ -85,7 +85,7 @@ class Reader:
         reader = cls(instance, identity)
         (
             reader.link, reader.plane, reader.session, reader.report, reader.fresh, feed, leases,
-            reader.floor,
+            reader.floor, reader.codecs,
         ) = rest  # fmt: skip
         reader.feed, reader.leases = Feed.thaw(feed), Leases.thaw(leases)
         return reader

@@ -18,7 +18,8 @@ class Settings(NamedTuple):
 
     ``session_base`` starts the session numbers of this instance (they must not meet those of an
     earlier instance on the same link); ``max_writes`` bounds the writes posted at once;
-    ``can_fence`` says that the planes can cut off a living peer.
+    ``can_fence`` says that the planes can cut off a living peer; ``codecs`` are the compressors
+    that we can undo.
     """
 
     instance: Instance
@@ -31,6 +32,7 @@ class Settings(NamedTuple):
     session_base: int
     can_fence: bool
     fence_after_s: float = 30.0
+    codecs: tuple[str, ...] = ()
 
     @property
     def patience(self) -> Patience:

@@ -95,6 +95,7 @@ class Source:
         hello = Hello(
             number, settings.instance, settings.identity, self.stage, self.peer,
             self.report(fetches), settings.host, tuple(plane.card for plane in settings.planes),
+            settings.codecs,
         )  # fmt: skip
         out.append(Send(self.address, hello))
 
@@ -122,12 +123,11 @@ class Source:
         if isinstance(message, Ack):
             message = Ack(tuple(self.notices))
             self.notices, self.owed_bytes = [], 0
-        session = self.session
+        state, number, sent, taken = self.session
         self.reported = self.report(fetches)
         self.owed = 0
-        packet = Packet(session.number, session.sent, self.reported, message)
-        self.session = session._replace(sent=session.sent + 1)
-        out.append(Send(self.address, packet))
+        self.session = Session(state, number, sent + 1, taken)
+        out.append(Send(self.address, Packet(number, sent, self.reported, message)))
 
     def resume(self, fetches: Fetches, out: list[Action]) -> None:
         """Say again what the last conversation may have lost: everything consumed."""

@@ -2,5 +2,8 @@
 
 from stagelink.plugins.hookspecs import Backend, BackendContext, ChannelKind, hookimpl
 from stagelink.plugins.manager import Manager
+from stagelink.ports import Compressor, TypeCodec
 
-__all__ = ["Backend", "BackendContext", "ChannelKind", "Manager", "hookimpl"]
+__all__ = [
+    "Backend", "BackendContext", "ChannelKind", "Compressor", "Manager", "TypeCodec", "hookimpl",
+]  # fmt: skip

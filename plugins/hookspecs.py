@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stagelink.core.values import Instance
+    from stagelink.ports import Compressor, TypeCodec
 
 PROJECT = "stagelink"
 """The pluggy project, and the entry-point group that plugins register in."""
@@ -72,3 +73,13 @@ def stagelink_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
 @hookspec
 def stagelink_channels() -> Iterable[ChannelKind]:  # type: ignore[empty-body]
     """Return the control channels that this plugin contributes."""
+
+
+@hookspec
+def stagelink_compressors() -> Iterable[Compressor]:  # type: ignore[empty-body]
+    """Return the compressors that this plugin contributes."""
+
+
+@hookspec
+def stagelink_codecs() -> Iterable[TypeCodec]:  # type: ignore[empty-body]
+    """Return the codecs for types of its own that this plugin contributes."""

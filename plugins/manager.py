@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from stagelink.core.envelope import NAME_LIMIT
 from stagelink.core.errors import ConfigError
-from stagelink.plugins import builtin, hookspecs
+from stagelink.plugins import builtin, hookspecs, zstd
 from stagelink.plugins.hookspecs import PROJECT, Backend, ChannelKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from importlib.metadata import EntryPoint
 
     from stagelink.plugins.hookspecs import BackendContext
+    from stagelink.ports import Compressor, TypeCodec
 
 
 class Manager:
@@ -32,6 +34,7 @@ class Manager:
         self._pluggy.add_hookspecs(hookspecs)
         self.broken: dict[str, BaseException] = {}
         self._register(builtin, "stagelink")
+        self._register(zstd, "stagelink-zstd")
         for plugin in plugins:
             self._register(plugin, getattr(plugin, "__name__", type(plugin).__name__))
         for entry in entry_points(group=PROJECT):
@@ -39,6 +42,8 @@ class Manager:
         self._owner: dict[tuple[str, str], str] = {}
         self.backends: dict[str, Backend] = self._collect("stagelink_backends")
         self.channels: dict[str, ChannelKind] = self._collect("stagelink_channels")
+        self.codecs: dict[str, TypeCodec] = self._owned("stagelink_codecs")
+        self.compressors: dict[str, Compressor] = self._owned("stagelink_compressors")
 
     def provided_by(self, backend: str) -> str:
         """The plugin that contributed *backend*."""
@@ -93,6 +98,26 @@ class Manager:
         """Build the control channel *name*."""
         return self.build(self.channels[name].factory, context)
 
+    def compressor(self, name: str) -> Compressor:
+        """The compressor *name*.
+
+        Raises:
+            ConfigError: unknown (lists the known ones), or it cannot work here (says why).
+        """
+        found = self.compressors.get(name)
+        if found is None:
+            msg = f"unknown compressor {name!r}"
+            raise ConfigError(msg, remedy=f"known: {', '.join(sorted(self.compressors))}")
+        reason = _why_not(found)
+        if reason:
+            msg = f"compressor {name!r} cannot work here: {reason}"
+            raise ConfigError(msg, remedy="put that right, or leave it out of compression=")
+        return found
+
+    def working_compressors(self) -> dict[str, Compressor]:
+        """Those that can undo here what others have compressed."""
+        return {c.name: c for c in self.compressors.values() if not _why_not(c)}
+
     def _named(self, name: str) -> Backend:
         backend = self.backends.get(name)
         if backend is not None:
@@ -120,10 +145,39 @@ class Manager:
         found: dict[str, Any] = {}
         for implementation in reversed(getattr(self._pluggy.hook, hook).get_hookimpls()):
             owner = implementation.plugin_name
-            for item in implementation.function():
+            for item in self._contributed(implementation.function, owner):
                 other = self._owner.setdefault((hook, item.name), owner)
                 if item.name in found:
                     msg = f"plugins {other!r} and {owner!r} both contribute {item.name!r}"
-                    raise ConfigError(msg, remedy="uninstall one of them, or rename its backend")
+                    raise ConfigError(
+                        msg, remedy="uninstall one of them, or rename what it brings"
+                    )
                 found[item.name] = item
         return found
+
+    def _contributed(self, hook: Callable[[], Iterable[Any]], owner: str) -> list[Any]:
+        """What one plugin brings; one whose hook fails is remembered, for those who ask."""
+        try:
+            return list(hook())
+        except Exception as error:  # noqa: BLE001 - a plugin is anybody's code
+            self.broken[owner] = error
+            return []
+
+    def _owned(self, hook: str) -> dict[str, Any]:
+        """Like :meth:`_collect`, each item with the name of the plugin that brought it."""
+        found = self._collect(hook)
+        for name, item in found.items():
+            if not 0 < len(str(name).encode()) <= NAME_LIMIT:
+                owner = self._owner[hook, name]
+                msg = f"plugin {owner!r} contributes a name of {name!r:.80}"
+                raise ConfigError(msg, remedy=f"name it in 1 to {NAME_LIMIT} bytes")
+            found[name] = item._replace(plugin=self._owner[hook, name])
+        return found
+
+
+def _why_not(compressor: Compressor) -> str:
+    """Why it cannot work here; empty when it can."""
+    try:
+        return compressor.probe() if compressor.probe else ""
+    except Exception as error:  # noqa: BLE001 - a plugin is anybody's code
+        return f"plugin {compressor.plugin!r} failed: {type(error).__name__}: {error}"

@@ -8,8 +8,10 @@ from stagelink.ports.codec import Codec, Serializer, Staged
 from stagelink.ports.liveness import Liveness
 from stagelink.ports.memory import Memory, MemoryProvider
 from stagelink.ports.plane import Capabilities, DataPlane, WriteOrder
+from stagelink.ports.wrap import Compressor, TypeCodec
 
 __all__ = [
-    "Capabilities", "Codec", "ControlChannel", "DataPlane", "LinkDown", "LinkUp", "Liveness",
-    "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "WriteOrder",
+    "Capabilities", "Codec", "Compressor", "ControlChannel", "DataPlane", "LinkDown", "LinkUp",
+    "Liveness", "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "TypeCodec",
+    "WriteOrder",
 ]  # fmt: skip

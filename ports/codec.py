@@ -47,11 +47,14 @@ class Serializer(Protocol):
         """
         ...
 
-    def load(self, buffer: object, size: int) -> Any:  # noqa: ANN401 - and gets
+    def load(self, buffer: object, size: int, *, writable: bool = True) -> Any:  # noqa: ANN401
         """The value in the first *size* bytes of *buffer*, any object with the buffer protocol.
 
         Tensors and arrays are views that keep *buffer* itself alive, so that the end of the last
         one is the end of *buffer*. bytes and bytearrays are copies.
+
+        Not *writable* (others read the same bytes): nothing that is handed out can change
+        *buffer*. Arrays are read-only views, tensors private copies, for torch cannot refuse.
 
         Raises:
             PayloadError: the bytes are no payload, or are of another version.

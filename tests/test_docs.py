@@ -17,7 +17,13 @@ from stagelink.core.timeouts import TimeoutPolicy
 from stagelink.failures import error_of
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/tutorials/first-transfer.md", "docs/how-to/write-a-backend.md"]
+PAGES = [
+    "README.md",
+    "docs/tutorials/first-transfer.md",
+    "docs/how-to/write-a-backend.md",
+    "docs/how-to/check-and-compress.md",
+    "docs/how-to/put-foreign-types.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

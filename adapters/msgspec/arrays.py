@@ -3,45 +3,79 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec.msgpack import Decoder, Ext
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 
-from stagelink.adapters.msgspec.leaves import VIEW_ALIGNMENT, Described, Place, check_bytes
+from stagelink.adapters.msgspec.leaves import (
+    ARRAY,
+    NUMPY_SCALAR,
+    VIEW_ALIGNMENT,
+    count_items,
+    decode_array_fields,
+    encode,
+)
+from stagelink.adapters.msgspec.paths import Path, at, render
 from stagelink.core.errors import ConfigError, PayloadError
+
+if TYPE_CHECKING:
+    from stagelink.adapters.msgspec.packing import Walk
+    from stagelink.adapters.msgspec.unpacking import Load
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class ArrayLeaf(NamedTuple):
-    """An array of any strides; its bytes are written in C order."""
-
-    array: Array
-    nbytes: int
-    alignment: int = VIEW_ALIGNMENT
-
-    def write(self, target: memoryview, offset: int) -> None:
-        """Copy it in one pass."""
-        if not self.nbytes:
-            return
-        array = self.array
-        if array.dtype.names:  # fields leave their padding as it was: no old bytes may show
-            target[offset : offset + self.nbytes] = bytes(self.nbytes)
-        place = np.frombuffer(target, array.dtype, array.size, offset)
-        np.copyto(place.reshape(array.shape), array)
+def write(array: Array, nbytes: int, target: memoryview, offset: int) -> None:
+    """Write an array of any strides, in C order."""
+    if array.dtype.names:  # fields leave their padding as it was: no old bytes may show
+        target[offset : offset + nbytes] = bytes(nbytes)
+    place = np.frombuffer(target, array.dtype, array.size, offset)
+    np.copyto(place.reshape(array.shape), array)
 
 
-def describe(array: Array) -> Described:
-    """The leaf of *array*.
+def pack(walk: Walk, array: Array, path: Path, _depth: int) -> Ext:
+    """The header's words for *array*; its bytes become a leaf.
 
     Raises:
         PayloadError: it is of a subclass, or of a dtype that is no plain bytes.
     """
     if type(array) is not np.ndarray:
-        msg = f"{type(array)} cannot be serialized"
+        msg = f"{render(path)}: {type(array)} cannot be serialized"
         raise PayloadError(msg, remedy="pass numpy.asarray(...) of it")
-    return ArrayLeaf(array, array.nbytes), describe_dtype(array.dtype), array.shape
+    description = _described(array.dtype, path)
+    index = walk.far(write, array, array.nbytes, VIEW_ALIGNMENT)
+    return Ext(ARRAY, encode((index, description, array.shape)))
+
+
+def unpack(load: Load, data: memoryview) -> Array:
+    """The array of :func:`pack`: a view that keeps the buffer alive."""
+    index, description, shape = decode_array_fields(data)
+    return make(load.buffer, *load.place(index), description, shape)
+
+
+def pack_scalar(_walk: Walk, scalar: np.generic, path: Path, _depth: int) -> Ext:
+    """The header's words for a numpy scalar: dtype and bytes."""
+    data = scalar.tobytes()[: scalar.dtype.itemsize]
+    return Ext(NUMPY_SCALAR, encode((_described(scalar.dtype, path), data)))
+
+
+def unpack_scalar(_load: Load, data: memoryview) -> Any:  # noqa: ANN401 - any scalar
+    """The numpy scalar of :func:`pack_scalar`."""
+    description, bits = decode_scalar(data)
+    dtype = find_dtype(description)
+    if dtype.itemsize != len(bits):
+        msg = f"a scalar of {dtype} has {dtype.itemsize} bytes, not {len(bits)}"
+        raise PayloadError(msg)
+    return np.frombuffer(bits, dtype, 1)[0] if bits else np.zeros(1, dtype)[0]
+
+
+def _described(dtype: np.dtype[Any], path: Path) -> object:
+    try:
+        return describe_dtype(dtype)
+    except PayloadError as error:
+        raise at(path, error) from error.__cause__
 
 
 def describe_dtype(dtype: np.dtype[Any]) -> object:
@@ -54,20 +88,6 @@ def describe_dtype(dtype: np.dtype[Any]) -> object:
             return description
     msg = f"an array of dtype {dtype!r} cannot be serialized"
     raise PayloadError(msg, remedy="convert it with .astype() to numbers or fixed-size strings")
-
-
-def pack_scalar(scalar: np.generic) -> tuple[object, bytes]:
-    """Dtype and bytes of a numpy scalar."""
-    return describe_dtype(scalar.dtype), scalar.tobytes()[: scalar.dtype.itemsize]
-
-
-def unpack_scalar(description: object, data: bytes) -> Any:  # noqa: ANN401 - any scalar
-    """The numpy scalar of :func:`pack_scalar`."""
-    dtype = find_dtype(description)
-    if dtype.itemsize != len(data):
-        msg = f"a scalar of {dtype} has {dtype.itemsize} bytes, not {len(data)}"
-        raise PayloadError(msg)
-    return np.frombuffer(data, dtype, 1)[0] if data else np.zeros(1, dtype)[0]
 
 
 def find_dtype(description: object) -> np.dtype[Any]:
@@ -88,14 +108,24 @@ def find_dtype(description: object) -> np.dtype[Any]:
     return _without_objects(dtype)
 
 
-def make(place: Place, description: object, shape: tuple[int, ...]) -> Array:
-    """A view of *place* that keeps its buffer alive; read-only if that is."""
+def make(
+    buffer: Any,  # noqa: ANN401
+    offset: int,
+    nbytes: int,
+    description: object,
+    shape: tuple[int, ...],
+) -> Array:
+    """A view of these *nbytes* that keeps *buffer* alive; read-only if that is.
+
+    Raises:
+        PayloadError: *description* and *shape* are none, or do not match the bytes.
+    """
     dtype = find_dtype(description)
-    count = check_bytes(place, shape, dtype.itemsize)
+    count = count_items(shape, dtype.itemsize, nbytes)
     try:
-        if not place.nbytes:
+        if not nbytes:
             return np.empty(shape, dtype)
-        return np.frombuffer(place.buffer, dtype, count, place.offset).reshape(shape)
+        return np.frombuffer(buffer, dtype, count, offset).reshape(shape)
     except (ValueError, MemoryError) as error:
         msg = f"no array of dtype {dtype} and shape {shape!r:.80}: {error}"
         raise PayloadError(msg) from error
@@ -150,3 +180,6 @@ def _field(part: object, depth: int) -> object:
     if isinstance(part, list) and all(isinstance(length, (int, str)) for length in part):
         return tuple(part)  # a subarray's shape, or a pair of title and name
     return _tuples(part, depth)
+
+
+decode_scalar = Decoder(tuple[Any, bytes]).decode

@@ -13,11 +13,12 @@ from msgspec import Meta, Struct
 
 from stagelink.core.errors import Reason
 from stagelink.core.keys import KEY_LIMIT, STAGE_LIMIT
-from stagelink.core.messages import OPEN_LIMIT
+from stagelink.core.messages import ENDED_LIMIT, OPEN_LIMIT
 
 BODY_LIMIT = 8192
 """Inline bytes within the fields; more have a frame of their own, which is not copied so often."""
 
+CODEC_LIMIT = 64
 COUNT_LIMIT = 65_536
 DESCRIPTOR_LIMIT = 4096
 DETAIL_LIMIT = 4096
@@ -43,6 +44,7 @@ IdentityFields = tuple[Stage, Nat, Nat]
 RegionFields = tuple[Nat, Nat, Nat]
 PlaneFields = tuple[Name, Name, Annotated[bytes, Meta(max_length=DESCRIPTOR_LIMIT)]]
 HostFields = tuple[Proof, Proof]
+GoneFields = tuple[Nat, Key, Nat, Reason, Detail]
 ReportFields = tuple[
     Nat, Annotated[tuple[Nat, ...], Meta(max_length=OPEN_LIMIT)], Nat, Numbers
 ]  # fmt: skip
@@ -59,6 +61,7 @@ class HelloFields(Struct, array_like=True, gc=False):
     report: ReportFields
     host: HostFields
     planes: Annotated[tuple[PlaneFields, ...], Meta(max_length=PLANE_LIMIT)]
+    codecs: Annotated[tuple[Name, ...], Meta(max_length=CODEC_LIMIT)] = ()
 
 
 class AnyHelloFields(Struct, array_like=True, gc=False):
@@ -156,14 +159,10 @@ class AnnounceFields(FromSender, array_like=True, gc=False):
     body: Body
 
 
-class GoneFields(FromSender, array_like=True, gc=False):
-    """Of a Gone."""
+class EndedFields(FromSender, array_like=True, gc=False):
+    """Of an Ended."""
 
-    number: Nat
-    key: Key
-    generation: Nat
-    reason: Reason
-    detail: Detail
+    records: Annotated[tuple[GoneFields, ...], Meta(max_length=ENDED_LIMIT)]
 
 
 class OfferFields(FromSender, array_like=True, gc=False):

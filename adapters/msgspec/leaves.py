@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from ctypes import addressof, c_char, c_ubyte, memmove
+from math import prod
+from struct import Struct
+from typing import Annotated, Any
 
+from msgspec import Meta
 from msgspec.msgpack import Decoder, Encoder
 
 from stagelink.core.errors import PayloadError
@@ -12,78 +16,61 @@ from stagelink.core.errors import PayloadError
 # Extension codes of the header. Numbers are never given twice.
 TUPLE, MAP, BIG_INT = 1, 2, 3
 BYTEARRAY, MEMORYVIEW, NUMPY_SCALAR = 4, 5, 6
+SET, FROZENSET, COMPLEX, OBJECT, ENUM = 7, 8, 9, 10, 11
 FAR_BYTES, FAR_BYTEARRAY, FAR_MEMORYVIEW, TENSOR, ARRAY = 16, 17, 18, 19, 20
+CODEC = 24
 
+DEPTH_LIMIT = 100
+DIMENSION_LIMIT = 64  # numpy's own; and the product of a long shape takes long
 VIEW_ALIGNMENT = 64
 COPY_ALIGNMENT = 8
 BIG_COPY = 1 << 20
 """Bytes from which on a copy is worth leaving the interpreter lock for."""
 
 encode = Encoder().encode
-decode_index = Decoder(int).decode
-decode_array_fields = Decoder(tuple[int, Any, tuple[int, ...]]).decode
+Length = Annotated[int, Meta(ge=0)]
+Shape = Annotated[tuple[Length, ...], Meta(max_length=DIMENSION_LIMIT)]
+decode_index = Decoder(Length).decode
+decode_array_fields = Decoder(tuple[Length, Any, Shape]).decode
 
 
-class Leaf(Protocol):
-    """Bytes that go to a buffer of their own; sizes in bytes."""
+Writer = Callable[[Any, int, memoryview, int], None]
+"""``write(source, nbytes, target, offset)`` fills ``target[offset : offset + nbytes]``."""
 
-    @property
-    def nbytes(self) -> int:
-        """Length of the buffer."""
-        ...
+Leaf = tuple[Writer, Any]
+"""A writer and its source: bytes that go to a buffer of their own."""
 
-    @property
-    def alignment(self) -> int:
-        """Of the buffer's offset."""
-        ...
-
-    def write(self, target: memoryview, offset: int) -> None:
-        """Fill ``target[offset : offset + nbytes]``."""
-        ...
+AnyBytes = c_ubyte * BIG_COPY
 
 
-Described = tuple[Leaf, object, tuple[int, ...]]
-"""A tensor or array as the header says it: its leaf, dtype and shape."""
+def write_bytes(source: bytes | memoryview, nbytes: int, target: memoryview, offset: int) -> None:
+    """Copy a run of bytes."""
+    if nbytes >= BIG_COPY and type(source) is bytes:
+        memmove(addressof(c_char.from_buffer(target, offset)), source, nbytes)  # leaves the lock
+    else:
+        target[offset : offset + nbytes] = source
 
 
-class BytesLeaf(NamedTuple):
-    """A run of bytes."""
+def write_memory(address: int, nbytes: int, target: memoryview, offset: int) -> None:
+    """Copy what lies at *address*: less than ``BIG_COPY`` bytes, under the interpreter lock.
 
-    data: bytes | memoryview
-    nbytes: int
-    alignment: int
-
-    def write(self, target: memoryview, offset: int) -> None:
-        """Copy it."""
-        if self.nbytes >= BIG_COPY and type(self.data) is bytes:
-            place = ctypes.addressof(ctypes.c_char.from_buffer(target, offset))
-            ctypes.memmove(place, self.data, self.nbytes)  # without the interpreter lock
-        else:
-            target[offset : offset + self.nbytes] = self.data
+    A memoryview copies in half the time of memmove, and checks the target's bounds.
+    """
+    source = memoryview(AnyBytes.from_address(address)).cast("B")
+    target[offset : offset + nbytes] = source[:nbytes]
 
 
-class Place(NamedTuple):
-    """Where a loaded leaf lies: the caller's own buffer object, and what is known of it."""
-
-    buffer: Any  # anything with the buffer protocol; views must be made from this very object
-    view: memoryview
-    offset: int
-    nbytes: int
-
-
-def check_bytes(place: Place, shape: tuple[int, ...], item_bytes: int) -> int:
-    """How many items *shape* has, if *place* holds exactly these.
+def count_items(shape: tuple[int, ...], item_bytes: int, nbytes: int) -> int:
+    """How many items *shape* (of lengths from 0) has, if these are exactly *nbytes*.
 
     Raises:
-        PayloadError: a dimension is negative, or the bytes do not match.
+        PayloadError: the bytes do not match.
     """
-    count = 1
-    for length in shape:
-        if length < 0:
-            msg = f"a dimension of {shape} is negative"
-            raise PayloadError(msg)
-        count *= length
-    if count * item_bytes != place.nbytes:
+    count = prod(shape)
+    if count * item_bytes != nbytes:
         msg = f"shape {shape} of {item_bytes} byte items needs {count * item_bytes} bytes"
-        raise PayloadError(msg + f", its buffer has {place.nbytes}")
+        raise PayloadError(msg + f", its buffer has {nbytes}")
     return count
+
+
+complex_bits = Struct("<dd")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.msgpack import Ext
 
 from stagelink.adapters.msgspec import leaves as lv
-from stagelink.adapters.msgspec.leaves import Place
 from stagelink.core import payload
 from stagelink.core.errors import ConfigError
 
@@ -28,7 +27,7 @@ class Prepared:
         header = lv.encode(Ext(code, described))
         self._layout = payload.plan(len(header), [(nbytes, lv.VIEW_ALIGNMENT)])
         self._head = payload.pack_prefix(self._layout) + header
-        self._make: Callable[[Place], Any] = _maker(code, dtype, shape)
+        self._make: Callable[[Any, int], Any] = _maker(code, dtype, shape, nbytes)
         self.size = self._layout.size
 
     def open(self, target: Any) -> Any:  # noqa: ANN401 - any buffer; a tensor or an array
@@ -45,7 +44,7 @@ class Prepared:
             raise ConfigError(msg, remedy=f"give {self.size} writable ones")
         offset = self._layout.offsets[0]
         view[:offset] = self._head.ljust(offset, b"\0")
-        return self._make(Place(target, view, offset, self._layout.buffers[0][0]))
+        return self._make(target, offset)
 
 
 def prepare(shape: Sequence[int], dtype: object) -> Prepared:
@@ -78,6 +77,9 @@ def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     except TypeError:
         msg = f"a shape is a sequence of ints, not {shape!r:.80}"
         raise ConfigError(msg, remedy="give one length per dimension") from None
+    if len(lengths) > lv.DIMENSION_LIMIT:
+        msg = f"a shape of {len(lengths)} dimensions"
+        raise ConfigError(msg, remedy=f"at most {lv.DIMENSION_LIMIT} can be sent")
     if any(type(length) is not int or not 0 <= length < 1 << 63 for length in lengths):
         msg = f"a shape is made of ints from 0, not {lengths!r:.80}"
         raise ConfigError(msg, remedy="give one length per dimension")
@@ -90,11 +92,13 @@ def _is_torch(dtype: object) -> bool:
     return type(dtype).__module__ == "torch"
 
 
-def _maker(code: int, dtype: object, shape: tuple[int, ...]) -> Callable[[Place], Any]:
+def _maker(
+    code: int, dtype: object, shape: tuple[int, ...], nbytes: int
+) -> Callable[[Any, int], Any]:
     if code == lv.TENSOR:
         from stagelink.adapters.msgspec import tensors  # noqa: PLC0415 - torch is heavy
 
-        return lambda place: tensors.make(place, dtype, shape, readonly_views=False)
+        return lambda buffer, offset: tensors.make(buffer, offset, nbytes, dtype, shape)
     from stagelink.adapters.msgspec import arrays  # noqa: PLC0415 - numpy is heavy
 
-    return lambda place: arrays.make(place, dtype, shape)
+    return lambda buffer, offset: arrays.make(buffer, offset, nbytes, dtype, shape)

@@ -16,11 +16,10 @@ class Staged:
 
     __slots__ = ("_head", "_layout", "_leaves", "size")
 
-    def __init__(self, header: bytes, leaves: list[Leaf]) -> None:
+    def __init__(self, header: bytes, leaves: list[Leaf], buffers: list[tuple[int, int]]) -> None:
         self._leaves = leaves
-        buffers = [(leaf.nbytes, leaf.alignment) for leaf in leaves]
-        self._layout = payload.plan(len(header), buffers)
-        self._head = payload.pack_prefix(self._layout) + header
+        self._layout, prefix = payload.plan_and_pack(len(header), tuple(buffers))
+        self._head = prefix + header
         self.size = self._layout.size
 
     def write(self, target: memoryview) -> None:
@@ -34,8 +33,11 @@ class Staged:
             raise PayloadError(msg)
         end = len(self._head)
         target[:end] = self._head
-        for leaf, offset in zip(self._leaves, self._layout.offsets, strict=True):
+        layout = self._layout
+        for i, (write, source) in enumerate(self._leaves):
+            offset, nbytes = layout.offsets[i], layout.buffers[i][0]
             if offset > end:  # the gap is zeros: no old bytes of the target are sent
                 target[end:offset] = bytes(offset - end)
-            leaf.write(target, offset)
-            end = offset + leaf.nbytes
+            if nbytes:
+                write(source, nbytes, target, offset)
+            end = offset + nbytes

@@ -30,7 +30,7 @@ HELLO, DECLINED = 1, 2
 KINDS: dict[type[tuple[object, ...]], int] = {
     m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3,
     m.Subscribe: 16, m.Query: 17, m.Pull: 18, m.Cancel: 19, m.Ack: 20,
-    m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Gone: 35, m.Offer: 36, m.Done: 37,
+    m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Ended: 35, m.Offer: 36, m.Done: 37,
     m.Refused: 38,
 }  # fmt: skip
 
@@ -69,18 +69,20 @@ class WireCodec:
         Details longer than the format allows are cut.
         """
         if not isinstance(message, Packet):
-            values = _clean(message) if isinstance(message, m.Declined) else message
-            return [HEADERS[type(message)] + encode_fields(tuple(values))]
+            alone = _clean(message) if isinstance(message, m.Declined) else message
+            return [HEADERS[type(message)] + encode_fields(tuple(alone))]
         session, sequence, report, inner = message
-        values: tuple[object, ...] = inner
+        inside: tuple[object, ...] = inner
         header = HEADERS[type(inner)]
         if isinstance(inner, (m.Announce, m.Offer)):
             if len(inner.body) > BODY_LIMIT:
                 near = encode_fields((session, sequence, report, *inner[:-1], b""))
                 return [header + near, inner.body]
-        elif isinstance(inner, (m.Gone, m.Refused)):
-            values = _clean(inner)
-        return [header + encode_fields((session, sequence, report, *values))]
+        elif isinstance(inner, m.Refused):
+            inside = _clean(inner)
+        elif isinstance(inner, m.Ended):
+            inside = (tuple([_clean(record) for record in inner.records]),)
+        return [header + encode_fields((session, sequence, report, *inside))]
 
     def decode(self, frames: Sequence[bytes]) -> m.Message:
         """The message of *frames*, every field checked for type and range.
@@ -173,7 +175,7 @@ def _hello(data: Fields, _: bytes) -> m.Hello:
         raise ValidationError(msg)
     return m.Hello(
         x.session, x.instance, Identity(*x.identity), x.source, x.wanted, Report(*x.report),
-        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]),
+        HostCard(*x.host), tuple([PlaneCard(*plane) for plane in x.planes]), x.codecs,
     )  # fmt: skip
 
 
@@ -251,9 +253,13 @@ def _announce(data: Fields, far: bytes) -> Packet:
     return _from_sender(x, new(m.Announce, fields))
 
 
-def _gone(data: Fields, _: bytes) -> Packet:
-    x = GONE_FIELDS.decode(data)
-    return _from_sender(x, m.Gone(x.number, x.key, x.generation, x.reason.value, x.detail))
+def _ended(data: Fields, _: bytes) -> Packet:
+    x = ENDED_FIELDS.decode(data)
+    gone = [
+        new(m.Gone, (number, key, generation, reason.value, detail))
+        for number, key, generation, reason, detail in x.records
+    ]
+    return _from_sender(x, m.Ended(tuple(gone)))
 
 
 def _offer(data: Fields, far: bytes) -> Packet:
@@ -289,7 +295,7 @@ ACK_FIELDS = Decoder(f.AckFields)
 WELCOME_FIELDS = Decoder(f.WelcomeFields)
 SYNCED_FIELDS = Decoder(f.SyncedFields)
 ANNOUNCE_FIELDS = Decoder(f.AnnounceFields)
-GONE_FIELDS = Decoder(f.GoneFields)
+ENDED_FIELDS = Decoder(f.EndedFields)
 OFFER_FIELDS = Decoder(f.OfferFields)
 DONE_FIELDS = Decoder(f.DoneFields)
 REFUSED_FIELDS = Decoder(f.RefusedFields)
@@ -299,7 +305,7 @@ WITH_BODY = frozenset({m.Announce, m.Offer})
 UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message]] = {
     m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
     m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Welcome: _welcome,
-    m.Synced: _synced, m.Announce: _announce, m.Gone: _gone, m.Offer: _offer, m.Done: _done,
+    m.Synced: _synced, m.Announce: _announce, m.Ended: _ended, m.Offer: _offer, m.Done: _done,
     m.Refused: _refused,
 }  # fmt: skip
 # The whole header is the look-up key: one hash checks magic, version, kind and flags.

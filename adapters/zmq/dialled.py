@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from stagelink.adapters.zmq.direct import put
 from stagelink.adapters.zmq.sockets import (
     HANDSHAKE_FAILED,
     MAX_FRAMES,
@@ -18,7 +19,6 @@ from stagelink.adapters.zmq.sockets import (
     has_mail,
     open_monitor,
     open_socket,
-    put,
     put_again,
     read_monitor,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from stagelink.adapters.zmq.address import BoundFile
+from stagelink.adapters.zmq.direct import put
 from stagelink.adapters.zmq.guests import NO_DESCRIPTOR, Guest, Guests
 from stagelink.adapters.zmq.sockets import (
     HANDSHAKE_FAILED,
@@ -26,7 +27,6 @@ from stagelink.adapters.zmq.sockets import (
     has_mail,
     open_monitor,
     open_socket,
-    put,
     put_again,
     read_monitor,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import zmq
 
+from stagelink.adapters.zmq.direct import put
 from stagelink.core.errors import Reason, TransportError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ MAX_FRAMES = 4
 PING = b"\0"  # a message of this one byte is ours alone; protocol messages begin with 8 bytes
 
 NOBLOCK = int(zmq.NOBLOCK)
-MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 EVENTS = zmq.EVENTS
 POLLIN = int(zmq.POLLIN)
 POLLOUT = int(zmq.POLLOUT)
@@ -118,24 +118,6 @@ def read_monitor(monitor: Socket | None) -> Iterator[tuple[int, int]]:
         monitor.recv(NOBLOCK)
         event, value = _EVENT.unpack(head)
         yield event, value
-
-
-def put(target: Socket, frames: Sequence[bytes]) -> None:
-    """Queue *frames* as one message, copied.
-
-    A connection that ends between two frames takes the rest of the message with it.
-
-    Raises:
-        zmq.Again: the queue is full or not there; nothing is queued.
-        zmq.ZMQError: a ROUTER has no such peer (EHOSTUNREACH); nothing is queued.
-    """
-    last = len(frames) - 1
-    for place, frame in enumerate(frames):
-        try:
-            target.send(frame, NOBLOCK if place == last else MORE)
-        except zmq.Again:  # noqa: PERF203 - the rest must follow
-            if not place:
-                raise
 
 
 def put_again(target: Socket, frames: Sequence[bytes]) -> None:

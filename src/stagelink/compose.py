@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.wire import WireCodec
 from stagelink.adapters.threads import Driver, Parts
+from stagelink.adapters.wrap import Compression, Integrity, Wrapping
 from stagelink.config import load_config
 from stagelink.connector import Connector
 from stagelink.core.endpoint import Endpoint
@@ -29,25 +30,40 @@ REGION = 1
 """The region id of a connector's pool; region ids are unique within an instance."""
 
 
-def compose(settings: Mapping[str, Any]) -> Connector:
+def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Connector:
     """Build the connector that *settings* describe; nothing is left behind when it cannot be.
+
+    *manager* knows the plugins; None: ours and the installed ones.
 
     Raises:
         ConfigError, CapacityError, TransportError: as :func:`stagelink.open`.
     """
     config = load_config(settings)
-    manager = Manager()
+    manager = manager or Manager()
     context = BackendContext(secrets.token_bytes(16), config)
     chosen = manager.choose(config.backend, context)
+    wrapping = _wrapping(config, manager)
+    serializer = PayloadSerializer(codecs=manager.codecs.values())
     with ExitStack() as undo:
-        driver = Driver(_parts(manager, context, chosen, undo))
+        codecs = wrapping.compression.names
+        driver = Driver(_parts(manager, context, chosen, codecs, undo))
         undo.pop_all()
-    return Connector(config, driver, PayloadSerializer())
+    return Connector(config, driver, serializer, wrapping)
+
+
+def _wrapping(config: Config, manager: Manager) -> Wrapping:
+    """What is put around payloads; whatever is missing for it is found out here."""
+    for name in config.compression.values():
+        manager.compressor(name)
+    known = manager.working_compressors()
+    compression = Compression(config.compression, known, config.decompress_limit)
+    return Wrapping(Integrity(config.integrity), compression)
 
 
 def _parts(
-    manager: Manager, context: BackendContext, chosen: list[Backend], undo: ExitStack
-) -> Parts:
+    manager: Manager, context: BackendContext, chosen: list[Backend], codecs: tuple[str, ...],
+    undo: ExitStack,
+) -> Parts:  # fmt: skip
     """Every adapter of one connector, each closed by *undo* until all of them stand."""
     first, config = chosen[0], context.config
     liveness: Liveness = manager.build(first.liveness, context)
@@ -64,13 +80,14 @@ def _parts(
         undo.callback(plane.close)
         plane.register(REGION, memory)
         planes[backend.name] = plane
-    endpoint = _endpoint(config, context.instance, liveness, planes)
+    endpoint = _endpoint(config, context.instance, liveness, planes, codecs)
     return Parts(endpoint, channel, WireCodec(), planes, memory, liveness)
 
 
 def _endpoint(
-    config: Config, instance: Instance, liveness: Liveness, planes: dict[str, DataPlane]
-) -> Endpoint:
+    config: Config, instance: Instance, liveness: Liveness, planes: dict[str, DataPlane],
+    codecs: tuple[str, ...],
+) -> Endpoint:  # fmt: skip
     own = tuple(
         OwnPlane(
             PlaneCard(name, plane.capabilities.mode, plane.describe()),
@@ -92,6 +109,7 @@ def _endpoint(
         max_writes=config.max_writes,
         session_base=int.from_bytes(instance[:5], "big") << 16,
         can_fence=can_fence,
+        codecs=codecs,
     )
     pool = Pool(
         config.pool_bytes, config.alignment, config.send_share, config.receive_share, REGION

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from stagelink.core.envelope import MOST_RAW
 from stagelink.core.errors import ConfigError
 from stagelink.core.keys import check_stage
 from stagelink.core.timeouts import TimeoutPolicy
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 _SIZE = re.compile(r"\s*(\d+)\s*(|[KMGT]i?B?|B)\s*\Z", re.IGNORECASE)
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZES = ("pool_bytes", "eager_limit", "inline_bytes", "alignment")
+_SIZES = ("pool_bytes", "eager_limit", "inline_bytes", "alignment", "decompress_limit")
 PAGE = 4096
 MOST_EAGER = 1 << 30
 """Bytes inside one announcement; a frame of the control channel holds them."""
@@ -44,6 +45,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         max_writes: writes posted at once.
         readers: how many readers a put has unless it says so.
         on_duplicate: what a put does with a live key: ``error`` or ``replace``.
+        compression: compressors by the stage that payloads are put to, for example ``zstd``.
+        decompress_limit: bytes that a payload may have once it is decompressed.
+        integrity: ``xxh3`` puts a digest behind every payload; empty: none. Needs xxhash.
         sender: the endpoint to get from.
         senders: endpoints to get from, by stage.
         shm_dir: the mount for shared memory.
@@ -69,6 +73,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_writes: int = 16
     readers: int = 1
     on_duplicate: Literal["error", "replace"] = "error"
+    compression: dict[str, str] = msgspec.field(default_factory=dict)
+    decompress_limit: int = MOST_RAW
+    integrity: Literal["", "xxh3"] = ""
     sender: str | None = None
     senders: dict[str, str] = msgspec.field(default_factory=dict)
     shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory
@@ -120,7 +127,7 @@ def check_port(port: object) -> int:
 
 def _check(config: Config) -> None:
     check_stage(config.stage)
-    for stage in config.senders:
+    for stage in (*config.senders, *config.compression):
         check_stage(stage)
     check_port(config.zmq_port)
     _check_memory(config)
@@ -130,6 +137,8 @@ def _check(config: Config) -> None:
         _at_least(name, getattr(config, name), 1)
     for name in ("replica", "rank"):
         _at_most(name, getattr(config, name), (1 << 31) - 1)
+    _at_least("decompress_limit", config.decompress_limit, 0)
+    _at_most("decompress_limit", config.decompress_limit, MOST_RAW)
     _at_most("eager_limit", config.eager_limit, MOST_EAGER)
     for name in config.timeouts:
         _refuse_unknown("timeout", name, TimeoutPolicy._fields)

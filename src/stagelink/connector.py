@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from stagelink.adapters.threads import Driver
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
     from stagelink.payload import Draft, Payload
@@ -40,13 +41,16 @@ class Connector(Asynchronous):
     idempotent.
     """
 
-    def __init__(self, config: Config, driver: Driver, serializer: Serializer) -> None:
+    def __init__(
+        self, config: Config, driver: Driver, serializer: Serializer, wrapping: Wrapping
+    ) -> None:
         self.config = config
         self._driver = driver
+        self._wrapping = wrapping
         self._calls = Calls(config, driver)
         self._senders = Senders(config, driver.parts.channel.check)
-        self._puts = Puts(config, self._calls, serializer)
-        self._gets = Gets(self._calls, serializer, self._senders)
+        self._puts = Puts(config, self._calls, serializer, wrapping)
+        self._gets = Gets(self._calls, serializer, wrapping, self._senders)
 
     # --- sending -------------------------------------------------------------------------
 
@@ -72,8 +76,9 @@ class Connector(Asynchronous):
 
         Args:
             key: 1 to 1024 characters; one payload of a key is live on an edge at a time.
-            value: tensors, arrays, bytes, scalars, None, and dicts, lists and tuples of them; or
-                a draft from :meth:`alloc`, which costs no copy.
+            value: tensors, arrays, bytes, scalars, None, dataclasses, enum members, and dicts,
+                lists and tuples of them; or a draft from :meth:`alloc`, which costs no copy. A
+                payload is data: a tensor that requires grad is put without its gradient.
             to: the stage whose connectors may get it.
             timeout: seconds to wait for room in the pool; None: the policy's ``put_s``.
             deadline: instead of *timeout*, when that wait ends, as of ``time.monotonic()``.
@@ -146,7 +151,9 @@ class Connector(Asynchronous):
             GoneError: it expired, was withdrawn or taken, or the producer failed (``reason``).
             PeerError: the sender is unreachable, gone, restarted or refuses us (``reason``).
             CapacityError: it can never fit our pool, or did not in time.
-            TransportError, ProtocolViolationError, PayloadError: as their names say.
+            TransportError: a backend failed, or the bytes are not those that were put
+                (``reason`` is corrupt; they are released and never handed out).
+            ProtocolViolationError, PayloadError: as their names say.
             ConfigError: an argument is wrong, or no sender is known.
             ClosedError, ForkedError: the connector is not usable (here).
         """
@@ -238,7 +245,9 @@ class Connector(Asynchronous):
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
-        return health_of(self.config, self._driver)
+        return health_of(self.config, self._driver) | {
+            "compression": self._wrapping.compression.figures()
+        }
 
     def close(self) -> None:
         """End every wait, give back everything; bounded by the policy's ``close_s`` + 1 s.

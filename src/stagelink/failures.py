@@ -64,6 +64,10 @@ _MEANING: dict[Reason, tuple[type[StagelinkError], str, str]] = {
     ),
     Reason.TRANSFER_FAILED: (TransportError, "the data plane failed", "get the key again"),
     Reason.FENCED: (TransportError, "the peer was cut off", "get the key again"),
+    Reason.CORRUPT: (
+        TransportError, "the payload's bytes are not those that were put",
+        "put it again; if it recurs, check the memory of both hosts and what is between them",
+    ),
     Reason.OUT_OF_BOUNDS: (TransportError, "an address is outside its region", "report this"),
     Reason.UNKNOWN: (GoneError, "the sender does not know this payload", _GONE),
     Reason.MISMATCH: (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagelink.arguments import MetadataFields, check_keys
-from stagelink.core.errors import ConfigError, StagelinkError
+from stagelink.core.errors import ConfigError, Reason, StagelinkError
 from stagelink.core.events import Await, CancelKey, Delivery, Failure, Get, Poll, Release
 from stagelink.core.keys import check_key, parse_wire_key, pending_with_same_request
 from stagelink.failures import error_of
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from stagelink.adapters.threads import Ticket
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.calls import Accounted, Calls
     from stagelink.core.endpoint import Endpoint
     from stagelink.core.errors import Context
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 class Gets:
     """The receiving half of a connector's face."""
 
-    def __init__(self, calls: Calls, serializer: Serializer, senders: Senders) -> None:
+    def __init__(
+        self, calls: Calls, serializer: Serializer, wrapping: Wrapping, senders: Senders
+    ) -> None:
         self._calls = calls
         self._driver = calls.driver
         self._serializer = serializer
+        self._wrapping = wrapping
         self._senders = senders
 
     def wanted(
@@ -153,11 +157,30 @@ class Gets:
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
         buffer: Any = bytearray(result.body) if result.body is not None else self._view(result)
+        flaw = self._wrapping.flaw(buffer, result.size)
+        if flaw:
+            buffer = None  # the error's traceback holds this frame
+            self._let_go(result.handle)
+            raise error_of(Failure(Reason.CORRUPT.value, flaw), call.context)
+        buffer, size, handle = self._unpacked(buffer, result)
         self._driver.counters.got(result.size)
         return Payload(
-            self._driver, self._serializer, buffer, result.handle,
-            key=key, generation=result.generation, size=result.size,
+            self._driver, self._serializer, buffer, handle,
+            key=key, generation=result.generation, size=size,
         )  # fmt: skip
+
+    def _unpacked(self, buffer: Any, result: Delivery) -> tuple[Any, int, int]:  # noqa: ANN401
+        """Buffer, size and handle of the payload: our own memory where it came compressed."""
+        try:
+            raw = self._wrapping.unpacked(buffer, result.size)
+        except BaseException:
+            buffer = None
+            self._let_go(result.handle)
+            raise
+        if raw is None:
+            return buffer, result.size, result.handle
+        self._let_go(result.handle)
+        return raw, len(raw), 0
 
     def _view(self, result: Delivery) -> Any:  # noqa: ANN401 - any buffer
         """A buffer over the delivered bytes, whose end releases them."""
@@ -168,6 +191,11 @@ class Gets:
             self._driver.submit(Release(result.handle))
             self._calls.check_usable()  # closed meanwhile by another thread
             raise
+
+    def _let_go(self, handle: int) -> None:
+        """Release a delivery that no caller has seen."""
+        if handle and self._driver.views.release(handle):
+            self._driver.submit(Release(handle))
 
     def _explained(self, key: str, failure: Failure, context: Context) -> StagelinkError:
         """The error, with the keys of the same request that are pending instead."""

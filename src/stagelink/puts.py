@@ -14,8 +14,9 @@ from stagelink.failures import capacity_error, error_of
 from stagelink.payload import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.calls import Accounted, Calls
     from stagelink.config import Config
     from stagelink.ports import Serializer
@@ -68,10 +69,13 @@ class Edge:
 class Puts:
     """The sending half of a connector's face."""
 
-    def __init__(self, config: Config, calls: Calls, serializer: Serializer) -> None:
+    def __init__(
+        self, config: Config, calls: Calls, serializer: Serializer, wrapping: Wrapping
+    ) -> None:
         self._calls = calls
         self._driver = calls.driver
         self._serializer = serializer
+        self._wrapping = wrapping
         self._eager_limit = config.eager_limit
         self._inline_limit = config.inline_bytes
         self._readers = config.readers
@@ -87,6 +91,8 @@ class Puts:
     def put_draft(self, draft: Draft, command: Publish, call: Accounted) -> Receipt:
         """Publish what lies in the pool already."""
         size, block = draft.size, draft.take(self._driver)
+        with self.given_back(block):
+            self._wrapping.seal(self.memory(block)[:size])
         return self.publish(command._replace(size=size, block=block), call)
 
     def stage(self, value: Any) -> Staged:  # noqa: ANN401
@@ -97,16 +103,27 @@ class Puts:
         """Whether so many bytes travel in the announcement, which needs no room in the pool."""
         return size <= self._eager_limit and self._inline_room(size)
 
-    def store(self, staged: Staged, command: Publish, until_s: float, call: Accounted) -> Receipt:
-        """Copy small values into the announcement, large ones into a block of the pool."""
+    def store(
+        self, staged: Staged, command: Publish, until_s: float, call: Accounted,
+        ready: Callable[[], None] | None = None,
+    ) -> Receipt:  # fmt: skip
+        """Copy small values into the announcement, large ones into a block of the pool.
+
+        *ready* is called once they have been read, and may raise: then they are not published.
+        """
+        staged = self._wrapping.wrap(staged, self._compressor(command.to))
         size = staged.size
         if self.goes_inline(size):
             body = bytearray(size)
             staged.write(memoryview(body))
+            if ready is not None:
+                ready()
             return self.publish(command._replace(size=size, body=bytes(body)), call)
         block = self.reserve(size, until_s, call)
         with self.given_back(block):
             staged.write(self.memory(block)[:size])
+            if ready is not None:
+                ready()
         return self.publish(command._replace(size=size, block=block), call)
 
     def alloc(
@@ -116,10 +133,11 @@ class Puts:
         from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
 
         layout = prepare(shape, dtype)
-        block = self.reserve(layout.size, self.until(timeout, None), call)
+        size = layout.size + self._wrapping.tail
+        block = self.reserve(size, self.until(timeout, None), call)
         with self.given_back(block):
             buffer = self.memory(block)[: layout.size]
-            return Draft(self._driver, block, layout.size, buffer, layout.open(buffer))
+            return Draft(self._driver, block, size, buffer, layout.open(buffer))
 
     def until(self, timeout: float | None, deadline: float | None) -> float:
         """When the wait for room ends."""
@@ -172,6 +190,15 @@ class Puts:
         except BaseException:
             self._driver.submit(Abandon(block))
             raise
+
+    def _compressor(self, to: str) -> str:
+        """The compressor of the edge, if its readers have said that they can undo it."""
+        compression = self._wrapping.compression
+        name = compression.edges.get(to, "")
+        if name and not self._driver.look(lambda e: e.outgoing.undone_by_all(to, name)):
+            compression.count(not_agreed=1)
+            return ""
+        return name
 
     def _inline_room(self, size: int) -> bool:
         """Whether so many inline bytes more may be published; else the pool takes them."""

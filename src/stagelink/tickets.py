@@ -34,17 +34,17 @@ class Progress:
     def __init__(self) -> None:
         self.outcome = Outcome()
         self.state = QUEUED
-        # Each is popped once, by the thread that puts or by the one that cancels: no lock needed.
+        # Each is popped by the thread that puts or by the one that cancels: no lock needed.
         self._untouched = [None]
         self._unpublished = [None]
 
     def touch(self) -> None:
-        """The value is going to be read.
+        """The value is going to be read, for the first time or once more.
 
         Raises:
-            GoneError: the put was cancelled.
+            GoneError: the put was cancelled before.
         """
-        if not _pop(self._untouched):
+        if self.state == QUEUED and not _pop(self._untouched):
             raise _cancelled()
         self.state = COPYING
 
@@ -207,17 +207,16 @@ class StagedPut:
         """Copy and publish."""
         try:
             with self._call as call:
-                receipt = self._puts.store(self, self._command, self._until_s, call)
+                receipt = self._puts.store(self, self._command, self._until_s, call, self._progress.commit)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the ticket must be done
             self._progress.end(None, error)
         else:
             self._progress.end(receipt)
 
     def write(self, target: memoryview) -> None:
-        """Copy the value, unless its put was cancelled before or meanwhile."""
+        """Copy the value, unless its put was cancelled before."""
         self._progress.touch()
         self.staged.write(target)
-        self._progress.commit()
 
     def drop(self) -> None:
         """The connector was closed first."""

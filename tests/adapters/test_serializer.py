@@ -62,7 +62,7 @@ def same(one: Any, other: Any) -> bool:
         )
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, float):
+    if isinstance(one, (float, complex)):
         return repr(one) == repr(other)
     return bool(one == other)
 
@@ -77,6 +77,7 @@ def test_any_tree_comes_back_with_its_types(value: Any) -> None:
     "value",
     [None, False, 0, 0.0, "", b"", bytearray(), [], (), {}, -(2**63), 2**64 - 1, 2**64, -(2**200),
      [2**70, "x"], {2**70: 1}, {(1, ("a", b"b")): 1, True: 2, None: 3, 2.5: 4, b"x": 5},
+     {1, "a", (2, 3)}, frozenset(), {frozenset({1}), 2**70}, 1j, complex("nan-infj"), -0j,
      {(1, 2): [0.0, 0.0]}, b"x" * 255, b"x" * 256, bytearray(b"y" * 2_000_000),
      b"x" * 2_000_000],
     ids=map(str, count()),
@@ -132,14 +133,12 @@ def _function() -> None: ...
     ("value", "said"),
     [
         ({"meta": [0, 1, 2, _function]}, r"value\['meta'\]\[3\]: <class 'function'>"),
-        ([{1, 2}], r"value\[0\]: <class 'set'> .*sorted list"),
         ({"o": OrderedDict()}, r"value\['o'\]: .*pass a plain dict"),
         ([np.array([object()])], r"value\[0\]: .*astype"),
         ([np.ma.zeros(3)], r"value\[0\]: .*asarray"),
         ({frozenset(): 1}, r"value: a key frozenset\(\)"),
         (["ok", {"x": "\ud800"}], r"value\[1\]\['x'\]: a str with a lone surrogate at 0"),
         ([memoryview(bytes(64)).cast("i")], r"value\[0\]: a memoryview .*cast"),
-        ([1j], r"value\[0\]: <class 'complex'>"),
     ],
     ids=map(str, count()),
 )

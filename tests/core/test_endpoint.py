@@ -12,7 +12,7 @@ from stagelink.core.events import Complete, Failure, Get, Poll, Publish, Publish
 from stagelink.core.handshake.feed import WINDOW_BYTES, WINDOW_RECORDS, Feed
 from stagelink.core.handshake.inbox import Inbox
 from stagelink.core.handshake.session import OwnPlane, choose, why_no_route
-from stagelink.core.messages import INLINE, Announce
+from stagelink.core.messages import INLINE, Announce, Hello, Report
 from stagelink.core.pool import Block, Pool, Refusal
 from stagelink.core.settings import Settings
 from stagelink.core.timeouts import TimeoutPolicy
@@ -76,6 +76,48 @@ def test_inline_bytes_are_bounded() -> None:
     assert isinstance(answer, Complete)
     assert isinstance(answer.result, Failure)
     assert answer.result.reason == "no_room"
+
+
+def greeting(number: int, *codecs: str, stage: str = "code2wav") -> events.Received:
+    hello = Hello(
+        number, bytes([number] * 16), Identity(stage, number), "talker", b"",
+        Report(0, (), 0, ()), HostCard("host", "proof"), (plane("shm", "map").card,), codecs,
+    )  # fmt: skip
+    return events.Received(f"link-{number}", hello)
+
+
+def test_a_codec_is_agreed_while_every_reader_of_the_stage_can_undo_it_and_one_is_there() -> None:
+    machine = endpoint()
+    settings = machine.settings
+
+    def agreed() -> bool:
+        thawed = Endpoint.thaw(settings, machine.freeze(0.0))
+        again = thawed.outgoing.undone_by_all("code2wav", "zstd")
+        assert again == machine.outgoing.undone_by_all("code2wav", "zstd")
+        return again
+
+    assert not agreed()  # nobody has said so yet
+    machine.handle(greeting(1, "zstd", "zip"), 0.0)
+    assert agreed()
+    machine.handle(greeting(2, stage="other"), 0.0)
+    assert agreed()
+    machine.handle(greeting(3, "zip"), 0.0)
+    assert not agreed()
+    machine.handle(events.Disconnected("link-3", "cut"), 0.0)
+    assert not agreed()  # it may come back for what was put meanwhile
+    machine.handle(greeting(4, "zstd")._replace(link="link-3"), 0.0)
+    assert not agreed()
+
+
+def test_a_reader_that_is_gone_has_no_say_and_nobody_there_means_no() -> None:
+    machine = endpoint()
+    machine.handle(greeting(1, "zstd"), 0.0)
+    machine.handle(greeting(2), 0.0)
+    machine.outgoing.gone(bytes([2] * 16), 0.0, [])
+
+    assert machine.outgoing.undone_by_all("code2wav", "zstd")
+    machine.handle(events.Disconnected("link-1", "cut"), 0.0)
+    assert not machine.outgoing.undone_by_all("code2wav", "zstd")
 
 
 def test_a_payload_ends_at_its_time_to_live_and_not_before() -> None:

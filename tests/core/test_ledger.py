@@ -14,10 +14,17 @@ def entry(generation: int, key: str, readers: int | tuple[str, ...] | None = 1) 
     return Entry(generation, 0, key, 10, None, b"0123456789", "", readers)
 
 
+def publish(ledger: Ledger, new: Entry) -> Entry:
+    """Append *new* under the next number."""
+    numbered = new._replace(number=ledger.head + 1)
+    ledger.publish(numbered)
+    return numbered
+
+
 def test_a_number_is_taken_by_every_publish_and_every_end() -> None:
     ledger = Ledger()
-    ledger.publish(entry(1, "a"))
-    ledger.publish(entry(2, "b"))
+    publish(ledger, entry(1, "a"))
+    publish(ledger, entry(2, "b"))
 
     removed = ledger.leave(1, Reason.EXPIRED, "late")
 
@@ -27,7 +34,7 @@ def test_a_number_is_taken_by_every_publish_and_every_end() -> None:
 
 def test_a_leased_entry_outlives_its_end_and_goes_with_the_lease() -> None:
     ledger = Ledger()
-    ledger.publish(entry(1, "a"))
+    publish(ledger, entry(1, "a"))
     ledger.lease(1, "talker")
 
     assert ledger.leave(1, Reason.EXPIRED, "") is None
@@ -39,7 +46,7 @@ def test_a_leased_entry_outlives_its_end_and_goes_with_the_lease() -> None:
 
 def test_a_reader_counts_once_and_the_last_one_says_so() -> None:
     ledger = Ledger()
-    ledger.publish(entry(1, "a", readers=2))
+    publish(ledger, entry(1, "a", readers=2))
 
     assert not ledger.count(1, "talker")
     assert not ledger.count(1, "talker")
@@ -48,7 +55,7 @@ def test_a_reader_counts_once_and_the_last_one_says_so() -> None:
 
 def test_named_readers_admit_nobody_else_and_nobody_twice() -> None:
     ledger = Ledger()
-    published = ledger.publish(entry(1, "a", readers=("x", "y")))
+    published = publish(ledger, entry(1, "a", readers=("x", "y")))
 
     assert [published.admits(name) for name in ("x", "y", "z")] == [True, True, False]
     ledger.count(1, "x")
@@ -57,7 +64,7 @@ def test_named_readers_admit_nobody_else_and_nobody_twice() -> None:
 
 def test_a_slot_is_free_again_when_its_holder_leaves_uncounted() -> None:
     ledger = Ledger()
-    ledger.publish(entry(1, "a"))
+    publish(ledger, entry(1, "a"))
     ledger.lease(1, "x")
 
     assert not ledger.entries[1].admits("y")
@@ -69,7 +76,7 @@ def test_a_slot_is_free_again_when_its_holder_leaves_uncounted() -> None:
 def test_gone_records_that_all_readers_know_are_forgotten() -> None:
     ledger = Ledger()
     for generation in (1, 2):
-        ledger.publish(entry(generation, "a"))
+        publish(ledger, entry(generation, "a"))
         ledger.leave(generation, Reason.TAKEN, "")
 
     ledger.trim(2)
@@ -80,7 +87,7 @@ def test_gone_records_that_all_readers_know_are_forgotten() -> None:
 def test_a_reader_that_lags_too_far_costs_no_more_than_the_limit() -> None:
     ledger = Ledger()
     for generation in range(1, GONE_LIMIT + 11):
-        ledger.publish(entry(generation, "a"))
+        publish(ledger, entry(generation, "a"))
         ledger.leave(generation, Reason.TAKEN, "")
 
     ledger.trim(0)
@@ -108,7 +115,7 @@ class LedgerBesideAModel(RuleBasedStateMachine):
         if key in self.live:
             self.end(key)
         self.generation += 1
-        self.ledger.publish(entry(self.generation, key, readers=None))
+        publish(self.ledger, entry(self.generation, key, readers=None))
         self.live[key] = self.generation
         self.leases[self.generation] = []
 
