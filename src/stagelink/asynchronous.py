@@ -60,9 +60,8 @@ class Asynchronous:
             until_s = self._puts.until(timeout, deadline)
             if isinstance(value, Draft):
                 return published(self._calls, self._puts.put_draft(value, command, call), key)
-            put = StagedPut(
-                self._calls, self._puts, self._puts.stage(value), command, until_s, call
-            )
+            staged = self._puts.stage(value)
+            put = StagedPut(self._calls, self._puts, staged, command, until_s=until_s, call=call)
             put.enqueue(wait=True)
             return put.ticket
 
@@ -89,7 +88,7 @@ class Asynchronous:
             staged = self._puts.stage(value)
             if self._puts.goes_inline(staged.size):
                 return self._puts.store(staged, command, until_s, call)
-        put = StagedPut(self._calls, self._puts, staged, command, until_s, call)
+        put = StagedPut(self._calls, self._puts, staged, command, until_s=until_s, call=call)
         return await put.carried_out()
 
     async def aget(

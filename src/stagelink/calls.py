@@ -135,9 +135,10 @@ class Accounted:
     ) -> None:
         """End the call."""
         if isinstance(error, StagelinkError):
-            self._failed(error)
+            self.failed(error)
 
-    def _failed(self, error: StagelinkError) -> None:
+    def failed(self, error: StagelinkError) -> None:
+        """Count and complete *error*, which ends the call without having been raised in it."""
         known = {name: value for name, value in error.context._asdict().items() if value}
         elapsed_s = self._driver.clock() - self._start_s
         merged = {**self.context._asdict(), **known, "elapsed_s": elapsed_s}

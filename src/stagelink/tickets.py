@@ -156,7 +156,7 @@ class StagedPut:
     """
 
     def __init__(
-        self, calls: Calls, puts: Puts, staged: Staged, command: Publish, until_s: float,
+        self, calls: Calls, puts: Puts, staged: Staged, command: Publish, *, until_s: float,
         call: Accounted,
     ) -> None:  # fmt: skip
         self.staged = staged
@@ -207,7 +207,9 @@ class StagedPut:
         """Copy and publish."""
         try:
             with self._call as call:
-                receipt = self._puts.store(self, self._command, self._until_s, call, self._progress.commit)
+                receipt = self._puts.store(
+                    self, self._command, self._until_s, call, self._progress.commit
+                )
         except BaseException as error:  # noqa: BLE001 - whatever it is, the ticket must be done
             self._progress.end(None, error)
         else:
@@ -221,11 +223,9 @@ class StagedPut:
     def drop(self) -> None:
         """The connector was closed first."""
         msg = "the connector was closed before the put had its turn"
-        try:
-            with self._call:
-                raise ClosedError(msg, reason=Reason.CLOSED, remedy="open a new one")
-        except ClosedError as error:
-            self._progress.end(None, error)
+        error = ClosedError(msg, reason=Reason.CLOSED, remedy="open a new one")
+        self._call.failed(error)
+        self._progress.end(None, error)
 
 
 async def woken(then: Callable[[Callable[[], object]], object]) -> None:
