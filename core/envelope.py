@@ -22,6 +22,9 @@ from stagelink.core.payload import DIGEST, DIGEST_BYTES, VERSION
 if TYPE_CHECKING:
     from stagelink.core.payload import Readable
 
+BARE = payload.PREFIX.pack(payload.MAGIC, VERSION, 0, 0, 0, 0)[:8]
+"""What a payload begins with that has nothing around it."""
+
 MAGIC = b"SLPZ"
 HEAD = Struct("<4sHHIIQQQ")  # magic, version, flags, name length, zero, size, raw, packed size
 NAME_LIMIT = 64

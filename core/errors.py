@@ -137,6 +137,32 @@ class GoneError(StagelinkError):
     """The payload will not come: expired, withdrawn, taken, failed, cancelled (``reason``)."""
 
 
+class IncompleteStreamError(StagelinkError):
+    """A stream broke off before its end; ``reason`` and the ``__cause__`` say why.
+
+    Attributes:
+        chunks_expected: how many chunks the producer counted, None if it never came to its end.
+        chunks: how many were delivered, in order and without a gap.
+        bytes: their encoded sizes in sum.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        chunks_expected: int | None,
+        chunks: int,
+        size: int,
+        reason: Reason | None = None,
+        context: Context | None = None,
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, reason=reason, context=context, remedy=remedy)
+        self.chunks_expected = chunks_expected
+        self.chunks = chunks
+        self.bytes = size
+
+
 class PeerError(StagelinkError):
     """The other side is unreachable, gone, restarted or refuses us (``reason``)."""
 
@@ -154,7 +180,7 @@ class LeaseError(StagelinkError):
 
 
 class ClosedError(StagelinkError):
-    """The connector is closed."""
+    """The connector, or the stream, is closed."""
 
 
 class ForkedError(StagelinkError):

@@ -84,6 +84,7 @@ class Poll(NamedTuple):
     source: str
     key: str
     deadline_s: float
+    instance: Instance = NO_INSTANCE
 
 
 class Await(NamedTuple):
@@ -118,7 +119,8 @@ class StopGet(NamedTuple):
 class CancelKey(NamedTuple):
     """End every wait for ``key`` at ``address``; ``reject`` also counts us as its reader.
 
-    Answered by the number of waits ended.
+    A stream's name stands for all its chunks but the first; ``instance`` then says whose stream it
+    is, for nothing of another instance is rejected. Answered by the number of waits ended.
     """
 
     ticket: int
@@ -126,6 +128,7 @@ class CancelKey(NamedTuple):
     source: str
     key: str
     reject: bool
+    instance: Instance = NO_INSTANCE
 
 
 class Release(NamedTuple):

@@ -32,6 +32,7 @@ from stagelink.core.messages import (
 from stagelink.core.pool import RECEIVE, Block, Refusal
 from stagelink.core.refusals import describe
 from stagelink.core.shelf import Shelf, suits
+from stagelink.core.streams import MARK
 from stagelink.core.values import NO_INSTANCE, RegionRef
 from stagelink.core.waits import Waits
 
@@ -115,12 +116,20 @@ class Gets:
             self.fetches.end(fetch)
             self.hand_out(source, known, fetch.ticket, out)
             return
+        self._begin(source, fetch, known, out)
+
+    def _begin(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> None:
+        """Go the way on which the payload is had."""
         fetch = fetch._replace(
             peer=source.peer, generation=known.generation, size=known.size, where=known.where,
             body=known.body,
         )  # fmt: skip
         if known.how == ERROR:
             source.consume(known.key, known.generation, 0)
+            if MARK in known.key:  # a stream is over: its sender may use the key again
+                source.send(Ack(()), self.fetches, out)
             self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
         elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
@@ -349,3 +358,10 @@ class Gets:
         source.stalled.clear()
         for key in keys:
             self.advance(source, key, out)
+
+
+def safe(fetch: Fetch | None) -> bool:
+    """Whether *fetch* answers its caller by itself, although its payload has left the log."""
+    if fetch is None or fetch.state == QUEUED:
+        return False
+    return bool(fetch.ticket) or fetch.state == HELD

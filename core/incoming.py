@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
-from stagelink.core.events import Attach, Complete, Failure, Get
-from stagelink.core.gets import Gets
+from stagelink.core.events import Attach, Complete, Failure, Get, Poll
+from stagelink.core.gets import Gets, safe
 from stagelink.core.handshake.fetch import DRAINING, HELD, PULLING, QUEUED, WAITING, Fetches
 from stagelink.core.handshake.session import (
     ATTACHING,
@@ -34,14 +34,16 @@ from stagelink.core.messages import (
     Synced,
     Welcome,
 )  # fmt: skip
+from stagelink.core.rejections import reject, reject_announced
 from stagelink.core.shelf import SHELF_LIMIT
-from stagelink.core.source import RECENT_KEYS, Source
+from stagelink.core.source import Source
+from stagelink.core.streams import MARK, stream_of
 from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stagelink.core.events import Action, Attached, Await, CancelKey, Poll, Untaken
+    from stagelink.core.events import Action, Attached, Await, CancelKey, Untaken
     from stagelink.core.handshake.fetch import Fetch
     from stagelink.core.handshake.watch import Peers
     from stagelink.core.pool import Block, Grant, Pool
@@ -119,9 +121,8 @@ class Incoming:
         self._gets.now_s = now_s
         source = self._source(command.address, command.source, out)
         key, ticket = command.key, command.ticket
-        if len(self.shelf) and self._gets.from_shelf(source, command, out):
-            return
-        if self._fails_at_once(source, command, out):
+        source.rejected.pop(key, None)  # who asks for it wants it again
+        if self._answered_at_once(source, command, out):
             return
         known = source.inbox.get(key)
         if known is not None:
@@ -150,14 +151,14 @@ class Incoming:
         self._gets.now_s = now_s
         source = self._source(command.address, command.source, out)
         ticket, key = command.ticket, command.key
-        if len(self.shelf) and self._gets.from_shelf(source, Get(*command[:4], 0, 0.0), out):
-            return
-        if self._fails_at_once(source, command, out):
+        if self._answered_at_once(source, command, out):
             return
         if self._gets.landed(source, key, ticket, out):
             return
         known = source.inbox.get(key)
-        if known is None:
+        if command.instance not in {NO_INSTANCE, source.peer}:
+            pass  # what is known is of another instance
+        elif known is None:
             self._ask_if_forgotten(source, key, out)
         elif known.how == INLINE and not known.fetch:
             self._gets.hand_out(source, known, ticket, out)
@@ -186,7 +187,7 @@ class Incoming:
         source = self._source(command.address, command.source, out)
         refusal = self._refusal(source, command.source)
         ready = [key for key in command.keys if self._gets.is_there(source, key)]
-        ended = (key for key in command.keys if source.recent.get(key, ("",))[0] in _FINAL)
+        ended = (key for key in command.keys if self._known_end(source, key)[0])
         key = ready[0] if ready else next(ended, None)
         if refusal is not None or key is not None:
             out.append(Complete(command.ticket, refusal or key))
@@ -225,11 +226,12 @@ class Incoming:
         wanted = [
             fetch
             for fetch in self.fetches.all()
-            if (fetch.address, fetch.key) == (command.address, command.key)
+            if fetch.address == command.address
+            and command.key in {fetch.key, stream_of(fetch.key)}
             and fetch.state not in {HELD, DRAINING}
         ]
-        if command.reject:
-            self._reject(source, command.key, out)
+        if command.reject and command.instance in {NO_INSTANCE, source.peer}:
+            reject(self._gets, source, command.key, out)
             for kept in self.shelf.of(command.address, command.key):
                 self._unshelve(kept, now_s, out)
         self._end_all(wanted, Reason.CANCELLED, "cancelled by this side", out)
@@ -414,6 +416,7 @@ class Incoming:
         if source.peer != message.instance:
             self._restarted(source, out)
         source.peer, source.peer_name = message.instance, str(message.identity)
+        source.plane = message.plane.name
         self._peers.up(message.instance, SIDE, message.host.proof)
         if message.fresh:
             self._start_over(source)
@@ -448,9 +451,8 @@ class Incoming:
                 self._gets.take(source, fetch, message, out)
                 return
         source.inbox.add(message, at_work.number if at_work else 0)
-        if key in source.rejected:
-            del source.rejected[key]
-            self._reject(source, key, out)
+        if source.rejected:
+            reject_announced(self._gets, source, message, out)
         self._gets.advance(source, key, out)
 
     def _on_ended(self, source: Source, message: Ended, out: list[Action]) -> None:
@@ -461,18 +463,21 @@ class Incoming:
         _, key, generation, reason, detail = message
         source.cursor = max(source.cursor, message.number)
         source.owed += 1
-        source.consumed.pop(generation, None)
+        used = source.consumed.pop(generation, None) is not None
         source.inbox.drop(key, generation)
-        source.remember(key, reason, detail)
         fetch = self.fetches.working_on(source.peer, generation)
+        stream = stream_of(key)
+        if MARK not in key or not (used or safe(fetch)):
+            source.remember(stream or key, reason, detail)
         if fetch is not None and fetch.state == QUEUED:
             self._gets.not_that_one(fetch, reason, detail, out)
         elif fetch is not None:
             self.fetches.set(fetch._replace(relic=True))
+        final = reason in _FINAL or bool(stream)
         for waiting in self.fetches.waiting_for(source.address, key):
-            if waiting.want == generation or (not waiting.want and reason in _FINAL):
+            if waiting.want == generation or (not waiting.want and final):
                 self._gets.give_up(waiting, reason, detail, out)
-        if reason in _FINAL:
+        if final:
             self.waits.tell(source.address, key, out)
 
     def _on_offer(self, source: Source, message: Offer, out: list[Action]) -> None:
@@ -629,11 +634,17 @@ class Incoming:
             if fetch is not None and fetch.state not in {HELD, DRAINING}:
                 self._gets.give_up(fetch, reason.value, detail, out)
 
-    def _fails_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
-        """Answer a call whose end is known already."""
+    def _answered_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
+        """Give a call what was kept for it, or answer it if its end is known already."""
+        if len(self.shelf):
+            wanted = command
+            if isinstance(wanted, Poll):
+                wanted = Get(*wanted[:4], 0, 0.0, 0, wanted.instance)
+            if self._gets.from_shelf(source, wanted, out):
+                return True
         refusal = self._refusal(source, command.source)
-        reason, detail = source.recent.get(command.key, ("", ""))
-        if refusal is None and reason in _FINAL:
+        reason, detail = self._known_end(source, command.key, command.instance)
+        if refusal is None and reason:
             refusal = Failure(reason, detail, source.label)
         if refusal is not None:
             out.append(Complete(command.ticket, refusal))
@@ -662,23 +673,25 @@ class Incoming:
         source = self.sources[kept.address]
         if source.inbox.get(kept.key) is None:
             detail = "it was delivered to a call that had been cancelled, and then not taken"
-            source.remember(kept.key, Reason.EXPIRED.value, detail)
+            source.remember(stream_of(kept.key) or kept.key, Reason.EXPIRED.value, detail)
+
+    def _known_end(
+        self, source: Source, key: str, instance: Instance = NO_INSTANCE
+    ) -> tuple[str, str]:
+        """Why *key* of that *instance* will not come, as far as that is known; else empty."""
+        stream = stream_of(key)
+        reason, detail = source.recent.get(stream or key, ("", ""))
+        if reason in _FINAL and not stream:
+            return reason, detail
+        if reason and stream and source.inbox.get(key) is None:
+            return reason, detail  # a lost chunk ends its stream; what came before is still here
+        if instance and instance == source.peer and not source.open:
+            return self._peers.trouble(source.peer), source.detail
+        return "", ""
 
     def _ask_if_forgotten(self, source: Source, key: str, out: list[Action]) -> None:
         if source.inbox.forgot and source.inbox.get(key) is None:
             source.send(Query(key), self.fetches, out)
-
-    def _reject(self, source: Source, key: str, out: list[Action]) -> None:
-        known = source.inbox.get(key)
-        if known is None:
-            source.rejected[key] = None
-            if len(source.rejected) > RECENT_KEYS:
-                del source.rejected[next(iter(source.rejected))]
-            return
-        at_work = self.fetches.get(known.fetch)
-        if at_work is None or at_work.state != HELD:
-            source.consume(key, known.generation, known.size)
-            self._gets.touch(source, out)
 
     def _explain(self, source: Source, fetch: Fetch) -> str:
         """What is known of a key whose get has reached its deadline."""

@@ -31,6 +31,7 @@ class Entry(NamedTuple):
     ``readers`` is how many identities may read it, or which (by name), or None for any number
     until its life ends. ``holders`` are identities that hold a reader's slot without having been
     counted; ``counted`` those that have consumed it. ``leases`` pins the bytes.
+    ``ttl_s`` is how long it may live, for those who hear that it no longer does.
     """
 
     generation: int
@@ -46,6 +47,7 @@ class Entry(NamedTuple):
     leases: int = 0
     leaving: str = ""
     gone_number: int = 0
+    ttl_s: float = 0.0
 
     def admits(self, reader: str) -> bool:
         """Whether *reader* may take it: not yet counted, and a slot is free or its own."""

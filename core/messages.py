@@ -1,9 +1,10 @@
 """What travels on the control channel.
 
-A session is one conversation of a receiver (which dials) with a sender. Every message but Hello
-and Declined travels in a :class:`Packet`: the session's number and the message's place in it. Each
-side takes an exact prefix of what the other sent in that session; a gap ends the session and the
-receiver greets again. That one rule turns loss, duplication and reordering into a cut.
+A session is one conversation of a receiver (which dials) with a sender. Every message but Hello,
+Declined, Lost and the two asides travels in a :class:`Packet`: the session's number and the
+message's place in it. Each side takes an exact prefix of what the other sent in that session; a
+gap ends the session and the receiver greets again. That one rule turns loss, duplication and
+reordering into a cut.
 """
 
 from __future__ import annotations
@@ -186,3 +187,24 @@ class Packet(NamedTuple):
 
 
 Message = Union[Hello, Declined, Lost, Packet]
+"""What endpoints say to each other."""
+
+
+class Inspect(NamedTuple):
+    """Anybody to a connector that listens: show me your figures."""
+
+    number: int
+
+
+class Figures(NamedTuple):
+    """The answer to the Inspect of that ``number``: health() as JSON."""
+
+    number: int
+    body: bytes
+
+
+Aside = Union[Inspect, Figures]
+"""Beside every session: the driver answers, and no endpoint ever hears of it."""
+
+FIGURES_LIMIT = 64 << 10
+"""Bytes of JSON in one answer."""

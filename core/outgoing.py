@@ -121,7 +121,7 @@ class Outgoing:
     def publish(self, command: Publish, now_s: float, out: list[Action]) -> None:
         """Put an entry into the log of its edge and move the feeds."""
         self._now = now_s
-        refusal = self._refuses(command)
+        refusal = self.refuses(command)
         if refusal is not None:
             if command.block is not None:
                 self._grant(self._pool.free(command.block), out)
@@ -137,12 +137,23 @@ class Outgoing:
         self._inline += len(command.body)
         entry = Entry(
             self.generation, ledger.head + 1, command.key, command.size, command.block,
-            command.body, command.error, command.readers,
+            command.body, command.error, command.readers, ttl_s=command.ttl_s,
         )  # fmt: skip
         ledger.publish(entry)
         self._timers.arm(("ttl", command.to, self.generation), now_s + command.ttl_s)
         out.append(Complete(command.ticket, Published(self.generation)))
         self._feed(command.to, out)
+
+    def refuses(self, command: Publish) -> Failure | None:
+        """Why *command* cannot be published now: its key is live, or the inline bytes are many."""
+        ledger = self.ledgers.get(command.to)
+        older = ledger.live(command.key) if ledger else None
+        if older is not None and not command.replace:
+            detail = f"generation {older.generation} of this key is live"
+            return Failure(Reason.DUPLICATE.value, detail, generation=older.generation)
+        if self._inline + len(command.body) > self._settings.inline_bytes:
+            return Failure(Reason.NO_ROOM.value, f"{self._inline} inline bytes are published")
+        return None
 
     def withdraw(self, command: Withdraw, now_s: float, out: list[Action]) -> None:
         """Take the live entry of a key back."""
@@ -173,16 +184,14 @@ class Outgoing:
             return
         reader = self.readers.get(hello.instance)
         if reader is None:
-            reader = Reader(hello.instance, hello.identity)
-            self._know(reader)
+            reader = self._know(Reader(hello.instance, hello.identity))
             reader.floor = self.floors.pop(hello.instance, 0)
         elif hello.session <= reader.session.number:
             self.stale += 1
             return
         self._forget_link(reader)
         reader.link, self._links[link] = link, hello.instance
-        reader.codecs = hello.codecs
-        reader.plane = choose(self._settings.planes, hello.planes, self._same_host(hello))
+        self._agree(reader, hello)
         self._reconcile(reader, hello, out)
         assert reader.plane is not None
         card = reader.plane.card
@@ -241,7 +250,9 @@ class Outgoing:
     def expire(self, to: str, generation: int, now_s: float, out: list[Action]) -> None:
         """An entry's life is over; what is leased stays until the leases end."""
         self._now = now_s
-        self._leave(to, generation, Reason.EXPIRED, "its time to live is over", out)
+        entry = self.ledgers[to].entries.get(generation)
+        life = f" of {entry.ttl_s:g} s" if entry is not None else ""
+        self._leave(to, generation, Reason.EXPIRED, f"its time to live{life} is over", out)
 
     def budget_due(self, peer: Instance, transfer: int, now_s: float, out: list[Action]) -> None:
         """The receiver no longer waits for a write that has not begun."""
@@ -601,16 +612,6 @@ class Outgoing:
 
     # --- helpers -------------------------------------------------------------------------
 
-    def _refuses(self, command: Publish) -> Failure | None:
-        ledger = self.ledgers.get(command.to)
-        older = ledger.live(command.key) if ledger else None
-        if older is not None and not command.replace:
-            detail = f"generation {older.generation} of this key is live"
-            return Failure(Reason.DUPLICATE.value, detail, generation=older.generation)
-        if self._inline + len(command.body) > self._settings.inline_bytes:
-            return Failure(Reason.NO_ROOM.value, f"{self._inline} inline bytes are published")
-        return None
-
     def _cannot_talk(self, hello: Hello) -> str:
         ours = self._settings.identity.stage
         if hello.source != ours:
@@ -619,6 +620,11 @@ class Outgoing:
         if choose(self._settings.planes, hello.planes, same) is None:
             return why_no_route(self._settings.planes, hello.planes, same)
         return ""
+
+    def _agree(self, reader: Reader, hello: Hello) -> None:
+        """The route to this reader, and what it can undo."""
+        reader.codecs = hello.codecs
+        reader.plane = choose(self._settings.planes, hello.planes, self._same_host(hello))
 
     def _same_host(self, hello: Hello) -> bool:
         return bool(hello.host.host) and hello.host.host == self._settings.host.host
@@ -656,9 +662,10 @@ class Outgoing:
         self._forget_link(reader)
         self._peers.down(reader.instance, SIDE, self._now, out)
 
-    def _know(self, reader: Reader) -> None:
+    def _know(self, reader: Reader) -> Reader:
         self.readers[reader.instance] = reader
         self._stages.setdefault(reader.identity.stage, []).append(reader)
+        return reader
 
     def _forget_link(self, reader: Reader) -> None:
         self._links.pop(reader.link, None)

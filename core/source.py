@@ -15,6 +15,7 @@ from stagelink.core.handshake.session import (
     Session,
 )  # fmt: skip
 from stagelink.core.messages import Ack, Hello, Packet, Report
+from stagelink.core.streams import is_stream
 from stagelink.core.values import NO_INSTANCE, Instance
 
 if TYPE_CHECKING:
@@ -29,9 +30,8 @@ FLUSH_BYTES = 1 << 20
 FLUSH_CHANGES = 256
 """Changes of our books without a report; a quarter of the sender's window of records."""
 
-
 RECENT_KEYS = 1024
-"""Ends of keys that are remembered for gets that come too late."""
+"""Ends of keys that are remembered, for gets that come later."""
 
 
 class Source:
@@ -39,7 +39,7 @@ class Source:
 
     __slots__ = (
         "address", "attached", "consumed", "cursor", "detail", "fresh", "inbox", "met", "notices",
-        "owed", "owed_bytes", "peer", "peer_name", "recent", "rejected", "reported",
+        "owed", "owed_bytes", "peer", "peer_name", "plane", "recent", "rejected", "reported",
         "session", "stage", "stalled", "synced",
     )  # fmt: skip
 
@@ -52,6 +52,7 @@ class Source:
         self.attached: Instance = NO_INSTANCE
         self.met = False
         self.detail = "never connected"
+        self.plane = ""
         self.inbox = Inbox()
         self.cursor = 0
         self.synced = False
@@ -152,7 +153,7 @@ class Source:
         self.owed_bytes += size
 
     def remember(self, key: str, reason: str, detail: str) -> None:
-        """How the last publication of *key* ended; the oldest of many is forgotten."""
+        """The last payload of *key* has gone; the oldest such memories give way."""
         self.recent[key] = (reason, detail)
         if len(self.recent) > RECENT_KEYS:
             del self.recent[next(iter(self.recent))]
@@ -164,6 +165,8 @@ class Source:
         self.consumed.clear()
         self.notices, self.owed_bytes, self.reported = [], 0, None
         self.recent.clear()
+        # A stream's name holds a generation, which means something else to another instance.
+        self.rejected = {key: None for key in self.rejected if not is_stream(key)}
         self.peer, self.attached = NO_INSTANCE, NO_INSTANCE
 
     def cut_off(self) -> None:
@@ -188,7 +191,7 @@ class Source:
             self.fresh = False
 
     def freeze(self) -> tuple[object, ...]:
-        """The state as nested tuples; ``detail`` is words for people and is left out."""
+        """The state as nested tuples; ``detail`` and ``plane`` are for people and left out."""
         return (
             self.address, self.stage, self.session, self.peer, self.peer_name, self.attached,
             self.met, self.inbox.freeze(), self.cursor, self.synced, self.fresh,

@@ -17,7 +17,8 @@ class TimeoutPolicy(NamedTuple):
     unless told otherwise; ``ttl_s`` how long a payload nobody takes is kept; ``put_s`` how long a
     put waits for room; ``suspect_grace_s`` how long a cut connection may take to heal before
     waiting gets hear of it; ``silence_s`` after how long without a sign a connection counts as
-    cut; ``settle_s`` passes between the proof of a death and the reuse of memory.
+    cut; ``settle_s`` passes between the proof of a death and the reuse of memory;
+    ``lease_warning_s`` is how long a payload may be held before the log names its holder.
     """
 
     transfer_base_s: float = 30.0
@@ -31,6 +32,7 @@ class TimeoutPolicy(NamedTuple):
     settle_s: float = 0.05
     ack_delay_s: float = 0.05
     stuck_base_s: float = 30.0
+    lease_warning_s: float = 10.0
 
     @classmethod
     def checked(cls, **values: float) -> TimeoutPolicy:

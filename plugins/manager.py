@@ -33,6 +33,7 @@ class Manager:
         self._pluggy = pluggy.PluginManager(PROJECT)
         self._pluggy.add_hookspecs(hookspecs)
         self.broken: dict[str, BaseException] = {}
+        self._distributions: dict[str, str] = {}
         self._register(builtin, "stagelink")
         self._register(zstd, "stagelink-zstd")
         for plugin in plugins:
@@ -48,6 +49,10 @@ class Manager:
     def provided_by(self, backend: str) -> str:
         """The plugin that contributed *backend*."""
         return self._owner["stagelink_backends", backend]
+
+    def distribution_of(self, plugin: str) -> str:
+        """The installed distribution that *plugin* came from; else the plugin's own name."""
+        return self._distributions.get(plugin, plugin)
 
     def choose(self, name: str, context: BackendContext) -> list[Backend]:
         """The backends that *name* stands for, best first.
@@ -132,6 +137,8 @@ class Manager:
 
     def _load(self, entry: EntryPoint) -> None:
         """Register an installed plugin; one that fails is remembered, for those who ask."""
+        if entry.dist is not None:
+            self._distributions[entry.name] = f"{entry.dist.name} {entry.dist.version}"
         try:
             self._register(entry.load(), entry.name)
         except Exception as error:  # noqa: BLE001 - a plugin is anybody's code

@@ -6,12 +6,13 @@ Adapters implement these; a third party's class satisfies them without importing
 from stagelink.ports.channel import ControlChannel, LinkDown, LinkUp, Mail
 from stagelink.ports.codec import Codec, Serializer, Staged
 from stagelink.ports.liveness import Liveness
+from stagelink.ports.log import EventLog
 from stagelink.ports.memory import Memory, MemoryProvider
 from stagelink.ports.plane import Capabilities, DataPlane, WriteOrder
 from stagelink.ports.wrap import Compressor, TypeCodec
 
 __all__ = [
-    "Capabilities", "Codec", "Compressor", "ControlChannel", "DataPlane", "LinkDown", "LinkUp",
-    "Liveness", "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "TypeCodec",
+    "Capabilities", "Codec", "Compressor", "ControlChannel", "DataPlane", "EventLog", "LinkDown",
+    "LinkUp", "Liveness", "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "TypeCodec",
     "WriteOrder",
 ]  # fmt: skip

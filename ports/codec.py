@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagelink.core.messages import Message
+    from stagelink.core.messages import Aside, Message
 
 
 class Codec(Protocol):
     """The wire format of control messages. Stateless; any thread may call it."""
 
-    def encode(self, message: Message) -> list[bytes]:
+    def encode(self, message: Message | Aside) -> list[bytes]:
         """The frames of *message*, at most 4, the first with the protocol's 8 bytes ahead."""
         ...
 
-    def decode(self, frames: Sequence[bytes]) -> Message:
+    def decode(self, frames: Sequence[bytes]) -> Message | Aside:
         """The message of *frames*, every field checked for type and range.
 
         Raises:

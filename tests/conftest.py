@@ -1,6 +1,35 @@
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING
+
 import pytest
 
-for kit in ("channel", "plane", "connector"):
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+for kit in ("channel", "compressor", "plane", "connector"):
     pytest.register_assert_rewrite(f"stagelink.plugins.conformance.{kit}")
+
+
+class Kept(logging.Handler):
+    """Keeps the records that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[logging.LogRecord]]:
+    """Everything that stagelink logs during the test."""
+    logger, kept = logging.getLogger("stagelink"), Kept()
+    before = logger.level
+    logger.addHandler(kept)
+    logger.setLevel(logging.DEBUG)
+    yield kept.records
+    logger.setLevel(before)
+    logger.removeHandler(kept)

@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     "README.md",
     "docs/tutorials/first-transfer.md",
+    "docs/how-to/stream-chunks.md",
     "docs/how-to/write-a-backend.md",
+    "docs/how-to/monitor.md",
     "docs/how-to/check-and-compress.md",
     "docs/how-to/put-foreign-types.md",
 ]

@@ -12,8 +12,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from stagelink.core.errors import Reason
-from stagelink.core.keys import KEY_LIMIT, STAGE_LIMIT
-from stagelink.core.messages import ENDED_LIMIT, OPEN_LIMIT
+from stagelink.core.keys import STAGE_LIMIT
+from stagelink.core.messages import ENDED_LIMIT, FIGURES_LIMIT, OPEN_LIMIT
+from stagelink.core.streams import DERIVED_LIMIT
 
 BODY_LIMIT = 8192
 """Inline bytes within the fields; more have a frame of their own, which is not copied so often."""
@@ -28,7 +29,7 @@ PROOF_LIMIT = 1024
 
 # A natural number of 63 bits: it fits every language's signed integer.
 Nat = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Key = Annotated[str, Meta(min_length=1, max_length=KEY_LIMIT)]
+Key = Annotated[str, Meta(min_length=1, max_length=DERIVED_LIMIT)]
 Stage = Annotated[str, Meta(min_length=1, max_length=STAGE_LIMIT)]
 Name = Annotated[str, Meta(max_length=NAME_LIMIT)]
 Proof = Annotated[str, Meta(max_length=PROOF_LIMIT)]
@@ -82,6 +83,19 @@ class LostFields(Struct, array_like=True, gc=False):
     """Of a Lost."""
 
     session: Nat
+
+
+class InspectFields(Struct, array_like=True, gc=False):
+    """Of an Inspect."""
+
+    number: Nat
+
+
+class FiguresFields(Struct, array_like=True, gc=False):
+    """Of Figures."""
+
+    number: Nat
+    body: Annotated[bytes, Meta(max_length=FIGURES_LIMIT)]
 
 
 class FromReceiver(Struct, array_like=True, gc=False):

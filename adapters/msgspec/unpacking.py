@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from struct import error as StructError  # noqa: N812 - it is an exception
 from typing import TYPE_CHECKING, Any
 
 from msgspec.msgpack import decode
@@ -46,7 +47,7 @@ class Load:
         header = self.view[layout.header_start : layout.header_stop]
         try:
             return decode(header, ext_hook=self.unpack)
-        except (ValueError, TypeError, RecursionError, MemoryError) as error:
+        except (ValueError, TypeError, RecursionError, MemoryError, StructError) as error:
             msg = f"the header of the payload is malformed: {error}"
             raise PayloadError(msg) from error
 
@@ -98,6 +99,13 @@ def _map(load: Load, data: memoryview) -> dict[Any, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
+def _complex(data: memoryview) -> complex:
+    if len(data) != complex_bits.size:
+        msg = f"a complex number has {complex_bits.size} bytes, not {len(data)}"
+        raise PayloadError(msg)
+    return complex(*complex_bits.unpack(data))
+
+
 def _far(load: Load, data: memoryview) -> memoryview:
     offset, nbytes = load.place(lv.decode_index(data))
     return load.view[offset : offset + nbytes]
@@ -113,7 +121,7 @@ UNPACKERS: dict[int, Callable[[Load, memoryview], Any]] = {
     lv.TUPLE: lambda load, data: tuple(load.items(data)),
     lv.SET: lambda load, data: set(load.items(data)),
     lv.FROZENSET: lambda load, data: frozenset(load.items(data)),
-    lv.COMPLEX: lambda _, data: complex(*complex_bits.unpack(data)),
+    lv.COMPLEX: lambda _, data: _complex(data),
     lv.OBJECT: unpack_object,
     lv.ENUM: unpack_enum,
     lv.CODEC: lambda load, data: unpack_foreign(load.codecs, load.items(data)),

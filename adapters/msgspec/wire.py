@@ -28,7 +28,7 @@ MOST_FRAMES = 2
 # Numbers of kinds are never given twice, and these two mean the same in every major version.
 HELLO, DECLINED = 1, 2
 KINDS: dict[type[tuple[object, ...]], int] = {
-    m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3,
+    m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3, m.Inspect: 4, m.Figures: 5,
     m.Subscribe: 16, m.Query: 17, m.Pull: 18, m.Cancel: 19, m.Ack: 20,
     m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Ended: 35, m.Offer: 36, m.Done: 37,
     m.Refused: 38,
@@ -63,7 +63,7 @@ class WireCodec:
 
     __slots__ = ()
 
-    def encode(self, message: m.Message) -> list[bytes]:
+    def encode(self, message: m.Message | m.Aside) -> list[bytes]:
         """The frames of *message*: header and fields, and the inline bytes if they are many.
 
         Details longer than the format allows are cut.
@@ -84,7 +84,7 @@ class WireCodec:
             inside = (tuple([_clean(record) for record in inner.records]),)
         return [header + encode_fields((session, sequence, report, *inside))]
 
-    def decode(self, frames: Sequence[bytes]) -> m.Message:
+    def decode(self, frames: Sequence[bytes]) -> m.Message | m.Aside:
         """The message of *frames*, every field checked for type and range.
 
         Raises:
@@ -111,7 +111,7 @@ class Shape(NamedTuple):
 
     name: str
     frames: int
-    unpack: Callable[[Fields, bytes], m.Message]
+    unpack: Callable[[Fields, bytes], m.Message | m.Aside]
 
 
 def _violation(what: str) -> ProtocolViolationError:
@@ -186,6 +186,15 @@ def _declined(data: Fields, _: bytes) -> m.Declined:
 
 def _lost(data: Fields, _: bytes) -> m.Lost:
     return m.Lost(LOST_FIELDS.decode(data).session)
+
+
+def _inspect(data: Fields, _: bytes) -> m.Inspect:
+    return m.Inspect(INSPECT_FIELDS.decode(data).number)
+
+
+def _figures(data: Fields, _: bytes) -> m.Figures:
+    x = FIGURES_FIELDS.decode(data)
+    return m.Figures(x.number, x.body)
 
 
 def _from_receiver(x: f.FromReceiver, message: m.ToSender) -> Packet:
@@ -287,6 +296,8 @@ ANY_HELLO = Decoder(f.AnyHelloFields)
 HELLO_FIELDS = Decoder(f.HelloFields)
 DECLINED_FIELDS = Decoder(f.DeclinedFields)
 LOST_FIELDS = Decoder(f.LostFields)
+INSPECT_FIELDS = Decoder(f.InspectFields)
+FIGURES_FIELDS = Decoder(f.FiguresFields)
 SUBSCRIBE_FIELDS = Decoder(f.SubscribeFields)
 QUERY_FIELDS = Decoder(f.QueryFields)
 PULL_FIELDS = Decoder(f.PullFields)
@@ -302,11 +313,11 @@ REFUSED_FIELDS = Decoder(f.RefusedFields)
 
 HEADERS = {kind: header(number) for kind, number in KINDS.items()}
 WITH_BODY = frozenset({m.Announce, m.Offer})
-UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message]] = {
+UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message | m.Aside]] = {
     m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
     m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Welcome: _welcome,
     m.Synced: _synced, m.Announce: _announce, m.Ended: _ended, m.Offer: _offer, m.Done: _done,
-    m.Refused: _refused,
+    m.Refused: _refused, m.Inspect: _inspect, m.Figures: _figures,
 }  # fmt: skip
 # The whole header is the look-up key: one hash checks magic, version, kind and flags.
 SHAPES = {

@@ -116,7 +116,7 @@ class SharedMemoryProvider:
 
     def _reserved(self, descriptor: int, size: int) -> mmap.mmap:
         """Map *size* bytes that are there; a want of pages shows here, never as a SIGBUS."""
-        room = _room(self._directory)
+        room = available(self._directory)
         try:
             if size > room:  # asking for too much may end in the kernel's killing us
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301
@@ -177,7 +177,7 @@ def _unlink_as(owner: int, path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _room(directory: Path) -> int:
+def available(directory: Path) -> int:
     """Bytes that can be had in *directory* now: of its mount, and of the host behind it."""
     mount = os.statvfs(directory)
     host = _host_room()

@@ -22,6 +22,11 @@ def sweep(directory: str = DIRECTORY) -> list[str]:
     name is never used again, so one that is found unlocked stays so for ever. (Taking it would
     let the dead owner seem alive meanwhile.)
     """
+    return [path.name for path in residue(directory) if _removed(path)]
+
+
+def residue(directory: str = DIRECTORY) -> list[Path]:
+    """What :func:`sweep` would remove from *directory* now, segments first."""
     folder = Path(directory)
     names = sorted(path.name for path in folder.glob(f"{PREFIX}*"))
     locks = {owner: folder / name for name in names if (owner := owner_of_lock(name))}
@@ -29,9 +34,7 @@ def sweep(directory: str = DIRECTORY) -> list[str]:
     dead = {owner for owner, path in locks.items() if not is_locked(path)}
     # Segments first: a lock file that is left is found, and finished, by the next sweep.
     segments = [folder / name for name in names if _is_residue(folder, name, dead)]
-    return [
-        path.name for path in [*segments, *map(locks.__getitem__, sorted(dead))] if _removed(path)
-    ]
+    return [*segments, *map(locks.__getitem__, sorted(dead))]
 
 
 def _is_residue(folder: Path, name: str, dead: set[str]) -> bool:

@@ -2,8 +2,54 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from threading import Lock
+
+BOUNDS_S = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0,
+)  # fmt: skip
+"""Upper bounds of the buckets, in seconds; one more bucket is beyond."""
+
+MOST_STAGES = 64
+"""Other stages told apart; what is exchanged with further ones counts as :data:`OTHER`."""
+
+OTHER = "other"
+
+
+class Tallies:
+    """Successful calls of one kind, by the stage on the other side."""
+
+    __slots__ = ("_by_stage", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        # Bytes, seconds, then the buckets: one list is quicker than an object. Bucket i took at
+        # most BOUNDS_S[i]; the number of calls is the sum over all of them.
+        self._by_stage: dict[str, list[float]] = {}
+
+    def add(self, stage: str, size: int, seconds: float) -> None:
+        """One more call, of *size* bytes; it took *seconds*."""
+        bucket = bisect_left(BOUNDS_S, seconds) + 2
+        with self._lock:
+            tally = self._by_stage.get(stage) or self._new(stage)
+            tally[0] += size
+            tally[1] += seconds
+            tally[bucket] += 1
+
+    def _new(self, stage: str) -> list[float]:
+        name = stage if len(self._by_stage) < MOST_STAGES else OTHER
+        return self._by_stage.setdefault(name, [0, 0.0, *([0] * (len(BOUNDS_S) + 1))])
+
+    def rows(self) -> dict[str, tuple[int, int, float, list[int]]]:
+        """Calls, bytes, seconds and buckets by stage, of one moment."""
+        with self._lock:
+            copies = {stage: list(tally) for stage, tally in self._by_stage.items()}
+        rows = {}
+        for stage, (size, seconds, *counts) in copies.items():
+            buckets = [int(count) for count in counts]
+            rows[stage] = (sum(buckets), int(size), seconds, buckets)
+        return rows
 
 
 class Counters:
@@ -11,27 +57,20 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._errors: Counter[str] = Counter()
-        self.puts = self.gets = self.bytes_put = self.bytes_got = 0
+        self._errors: dict[str, Counter[str]] = {}
+        self.puts = Tallies()
+        self.gets = Tallies()
 
-    def put(self, size: int) -> None:
-        """One more put, of *size* bytes."""
+    def failed(self, cause: str, edge: str = OTHER) -> None:
+        """One more call on *edge* ended for *cause*."""
         with self._lock:
-            self.puts += 1
-            self.bytes_put += size
+            errors = self._errors.get(edge)
+            if errors is None:
+                name = edge if len(self._errors) < MOST_STAGES else OTHER
+                errors = self._errors.setdefault(name, Counter())
+            errors[cause] += 1
 
-    def got(self, size: int) -> None:
-        """One more get, of *size* bytes."""
+    def errors(self) -> dict[str, dict[str, int]]:
+        """Failed calls by edge, and there by cause."""
         with self._lock:
-            self.gets += 1
-            self.bytes_got += size
-
-    def failed(self, cause: str) -> None:
-        """One more call ended for *cause*."""
-        with self._lock:
-            self._errors[cause] += 1
-
-    def errors(self) -> dict[str, int]:
-        """Failed calls by cause."""
-        with self._lock:
-            return dict(sorted(self._errors.items()))
+            return {edge: dict(causes) for edge, causes in self._errors.items()}

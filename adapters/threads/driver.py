@@ -18,6 +18,7 @@ from stagelink.adapters.threads.begun import Begun, Left, undoing, when_over
 from stagelink.adapters.threads.closing import shut
 from stagelink.adapters.threads.counters import Counters
 from stagelink.adapters.threads.exchange import Exchange
+from stagelink.adapters.threads.narrator import Narrator
 from stagelink.adapters.threads.standby import Standby
 from stagelink.adapters.threads.tickets import Ticket, Tickets
 from stagelink.adapters.threads.views import Views
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from stagelink.ports.channel import ControlChannel
     from stagelink.ports.codec import Codec
     from stagelink.ports.liveness import Liveness
+    from stagelink.ports.log import EventLog
     from stagelink.ports.memory import Memory
     from stagelink.ports.plane import DataPlane
 
@@ -62,6 +64,7 @@ class Parts(NamedTuple):
     planes: dict[str, DataPlane]
     memory: Memory
     liveness: Liveness
+    log: EventLog
 
 
 class Driver:
@@ -74,6 +77,8 @@ class Driver:
         self.turns = 0
         self.tickets = Tickets()
         self.counters = Counters()
+        self.log = parts.log
+        self.narrator = Narrator(parts.log, parts.endpoint.settings.policy.lease_warning_s)
         self._endpoint = parts.endpoint
         self.state, self.io, self._driving = Lock(), Lock(), Lock()
         self._mail: deque[Event | Left] = deque()
@@ -82,12 +87,17 @@ class Driver:
         self._polled_for: Ticket | None = None
         self._poll_until = 0.0
         self.wakeup = Wakeup(parts.channel.fileno())
-        self.exchange = Exchange(parts.channel, parts.codec, self._feed, self._mail.append)
-        self.work = Work(parts.planes, parts.liveness, self.submit, self._mail.append, self.settle)
+        note, narrator = self._mail.append, self.narrator
+        self.exchange = Exchange(
+            parts.channel, parts.codec, self._feed, note, narrator=narrator, clock=clock
+        )
+        self.work = Work(
+            parts.planes, parts.liveness, self.submit, note, self.settle, narrator=narrator
+        )
         self._outbox, self._todo = self.exchange.outbox, self.work.todo
         self.views = Views(self._kick)
         self.worker = Worker()
-        self.standby = Standby(self, parts.channel.fileno())
+        self.standby = Standby(self, parts.channel.fileno(), parts.log)
         self.standby.start()
         _DRIVERS.add(self)
 
@@ -101,6 +111,11 @@ class Driver:
         result = self._feed(event)
         self.settle()
         return result
+
+    def post(self, event: Event) -> None:
+        """Have one fact or command handed in soon; a finalizer may call this under any lock."""
+        self._mail.append(event)
+        self._kick()
 
     def call(self, event: Event, ticket: Ticket) -> Result:
         """Hand in a command with *ticket* and wait for its answer; the core bounds the wait."""
@@ -237,8 +252,11 @@ class Driver:
         """Let due time-outs happen, after the channel has been drained."""
         with self.state:
             due = self._endpoint.next_deadline()
-        if due is not None and due <= self.clock():
+        now_s = self.clock()
+        if due is not None and due <= now_s:
             self.submit(TimePassed())
+        if self.narrator.due_s <= now_s:
+            self.narrator.look(self.look, now_s)
 
     def idle(self) -> bool:
         """Whether nothing waits that no descriptor announces."""
@@ -252,6 +270,7 @@ class Driver:
             until = now_s + IDLE_S if due is None else due
             # Under the lock: whoever arms an earlier time-out from now on sees it, and kicks.
             self._poll_until = until
+        until = min(until, self.narrator.due_s)
         return min(until, now_s + STALLED_RETRY_S) if self.exchange.stalled else until
 
     def _wait(self, ticket: Ticket) -> None:

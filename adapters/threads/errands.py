@@ -6,20 +6,19 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-import structlog
-
 from stagelink.core.errors import StagelinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-log = structlog.get_logger("stagelink")
+    from stagelink.ports.log import EventLog
 
 
 class Errands:
     """Runs callables one after the other, on a thread started with the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._starting = Lock()
@@ -45,7 +44,7 @@ class Errands:
             try:
                 errand()
             except Exception as error:  # noqa: BLE001, PERF203 - whoever waits for the next must get it
-                log.warning("errand_failed", cause=f"{type(error).__name__}: {error}")
+                self._log.error("errand_failed", cause=f"{type(error).__name__}: {error}")
 
 
 def error_of(call: Callable[[], None]) -> str:

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-import structlog
-
+from stagelink.adapters.threads.inspections import Inspections
 from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
+from stagelink.core.messages import Figures, Inspect
 from stagelink.ports.channel import LinkUp, Mail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagelink.adapters.threads.narrator import Narrator
     from stagelink.adapters.threads.tickets import Ticket
     from stagelink.core.events import Event
+    from stagelink.core.messages import Aside
     from stagelink.core.values import Link
     from stagelink.ports.channel import Arrival, ControlChannel
     from stagelink.ports.codec import Codec
-
-log = structlog.get_logger("stagelink")
 
 
 class Exchange:
@@ -36,16 +36,22 @@ class Exchange:
         codec: Codec,
         feed: Callable[[Event], object],
         note: Callable[[Event], object],
+        *,
+        narrator: Narrator,
+        clock: Callable[[], float],
     ) -> None:
         self._channel = channel
         self._codec = codec
         self._feed = feed
         self._note = note
+        self._narrator = narrator
+        self._log = narrator.log
         self._closed = False
         self.outbox: deque[Send | Dial | HangUp] = deque()
         self.stalled: dict[Link, deque[list[bytes]]] = {}
         self.malformed = 0
         self.undrained = False
+        self.inspections = Inspections(clock)
 
     def run(self, ticket: Ticket | None, look: bool) -> None:
         """Send what waits and take what has arrived, until *ticket* is answered.
@@ -95,15 +101,16 @@ class Exchange:
         try:
             self._channel.dial(link)
         except StagelinkError as error:
-            log.warning("dial_failed", link=link, cause=str(error))
+            self._log.warning("dial_failed", link=link, cause=str(error))
             self._note(Disconnected(link, str(error)))
 
     def _send(self, action: Send) -> None:
         link, message = action
         try:
             frames = self._codec.encode(message)
-        except Exception as error:
-            log.exception("message_dropped", link=link, cause=f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - told with its traceback; the rest goes on
+            cause = f"{type(error).__name__}: {error}"
+            self._log.error("message_dropped", link=link, cause=cause, exc_info=True)
             return
         if self.stalled and link in self.stalled:
             self.stalled[link].append(frames)
@@ -125,12 +132,23 @@ class Exchange:
             except ProtocolViolationError as error:
                 self._reject(link, error)
                 return
-            self._feed(Received(link, message))
+            if isinstance(message, (Inspect, Figures)):
+                self._show(link, message)
+            else:
+                self._feed(Received(link, message))
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(link))
+            self._narrator.soon()
         else:
             self.stalled.pop(link, None)
             self._feed(Disconnected(link, arrival.detail))
+            self._narrator.soon()
+
+    def _show(self, link: Link, message: Aside) -> None:
+        """Answer somebody who looks at us from outside; the core never hears of it."""
+        answer = self.inspections.answer(message)
+        if answer is not None:
+            self._channel.send(link, self._codec.encode(answer))
 
     def _reject(self, link: Link, error: ProtocolViolationError) -> None:
         """Garbage costs its sender a counter; a greeting of another version gets an answer."""
@@ -138,5 +156,4 @@ class Exchange:
         answer = getattr(error, "answer", None)
         if answer is not None:
             self._channel.send(link, self._codec.encode(answer))
-        if self.malformed & (self.malformed - 1) == 0:
-            log.warning("frames_refused", link=link, cause=str(error), count=self.malformed)
+        self._log.warning("frames_refused", link=link, cause=str(error), count=self.malformed)

@@ -5,20 +5,18 @@ from __future__ import annotations
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 from stagelink.adapters.threads.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stagelink.ports.log import EventLog
 
 
 NAP_S = 0.02
 """How long after a caller's turn the thread leaves the channel to the next one."""
 
 RETRY_S = 0.05
-
-log = structlog.get_logger("stagelink")
 
 
 class Served(Protocol):
@@ -64,8 +62,9 @@ class Standby:
     driven for a while, or when it is asked to.
     """
 
-    def __init__(self, driver: Served, channel_fd: int) -> None:
+    def __init__(self, driver: Served, channel_fd: int, log: EventLog) -> None:
         self._driver = driver
+        self._log = log
         self._wakeup = Wakeup(channel_fd)
         self._bell = Lock()
         self._bell.acquire()
@@ -123,7 +122,7 @@ class Standby:
             try:
                 self._serve(self._driver)
             except Exception as error:  # noqa: BLE001 - without this thread every wait would hang
-                log.warning("standby_failed", cause=f"{type(error).__name__}: {error}")
+                self._log.error("standby_failed", cause=f"{type(error).__name__}: {error}")
                 self.nap(RETRY_S)
 
     def _left_to_callers(self) -> bool:

@@ -25,7 +25,10 @@ class Wakeup:
 
     def channel_readable(self) -> bool:
         """Whether the channel may have something, without a call into it."""
-        return bool(self._peek.poll(0))
+        try:
+            return bool(self._peek.poll(0))
+        except RuntimeError:  # another thread asks at this very moment; a look does no harm
+            return True
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until the channel is readable, somebody kicks, or *timeout_s* has passed."""

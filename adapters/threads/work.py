@@ -7,8 +7,6 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-import structlog
-
 from stagelink.adapters.threads.errands import Errands, error_of
 from stagelink.core.errors import Reason, TransportError
 from stagelink.core.events import (
@@ -27,12 +25,11 @@ from stagelink.ports.plane import WriteOrder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagelink.adapters.threads.narrator import Narrator
     from stagelink.core.events import Action, Event
     from stagelink.core.values import Instance, RegionRef
     from stagelink.ports.liveness import Liveness
     from stagelink.ports.plane import DataPlane
-
-log = structlog.get_logger("stagelink")
 
 
 class Work:
@@ -49,16 +46,20 @@ class Work:
         submit: Callable[[Event], object],
         note: Callable[[Event], object],
         pump: Callable[[], object],
+        *,
+        narrator: Narrator,
     ) -> None:
         self._planes = planes
         self._liveness = liveness
         self._submit = submit
         self._note = note
         self._pump = pump
+        self._narrator = narrator
+        self._log = narrator.log
         self._posting: set[int] = set()
         self._plane_of: dict[Instance, DataPlane] = {}
         self.todo: deque[Action] = deque()
-        self.errands = Errands()
+        self.errands = Errands(narrator.log)
 
     def run(self) -> None:
         """Perform what is queued."""
@@ -89,10 +90,15 @@ class Work:
     def _is_dead(self, action: Probe) -> bool:
         """Whether the peer is proven dead; a proof that cannot be read proves nothing."""
         try:
-            return self._liveness.is_dead(action.proof)
+            dead = self._liveness.is_dead(action.proof)
         except Exception as error:  # noqa: BLE001 - a backend may be anybody's code
-            log.warning("probe_failed", peer=action.peer.hex(), cause=str(error))
+            name = self._narrator.name(action.peer)
+            self._log.warning("probe_failed", peer=name, cause=f"{type(error).__name__}: {error}")
             return False
+        if dead:
+            name, instance = self._narrator.name(action.peer), action.peer.hex()
+            self._log.warning("peer_dead", peer=name, instance=instance, cause="died or closed")
+        return dead
 
     def _post(self, action: StartWrite) -> None:
         order = WriteOrder(*action)
@@ -122,7 +128,8 @@ class Work:
         elif isinstance(action, Fence):
             self._submit(Fenced(action.peer, self._fence(action)))
         else:
-            log.warning("plane_reset", cause="a write was under way for too long")
+            cause, remedy = "a write was under way for too long", "see the plane's own log"
+            self._log.error("plane_reset", cause=cause, remedy=remedy)
             for plane in self._planes.values():
                 plane.reset()
             self._submit(PlaneReset())
@@ -134,9 +141,11 @@ class Work:
             return f"no plane is called {action.plane.name!r} here"
         error = error_of(lambda: plane.attach(action.peer, action.plane.descriptor))
         if error:
-            log.warning("attach_failed", peer=action.peer.hex(), cause=error)
+            name = self._narrator.name(action.peer)
+            self._log.warning("attach_failed", peer=name, backend=action.plane.name, cause=error)
         else:
             self._plane_of[action.peer] = plane
+        self._narrator.soon()
         return error
 
     def _fence(self, action: Fence) -> bool:
@@ -144,5 +153,6 @@ class Work:
         fenced = [plane.fence(action.peer, action.dead) for plane in self._planes.values()]
         if all(fenced):
             self._plane_of.pop(action.peer, None)
-            log.info("peer_fenced", peer=action.peer.hex(), dead=action.dead)
+            name, instance = self._narrator.name(action.peer), action.peer.hex()
+            self._log.warning("peer_fenced", peer=name, instance=instance, dead=action.dead)
         return all(fenced)

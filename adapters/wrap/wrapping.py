@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stagelink.adapters.wrap.digest import Integrity
 from stagelink.adapters.wrap.packed import Compression
 from stagelink.core import envelope
+from stagelink.core.envelope import BARE
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -30,6 +31,10 @@ class Wrapping:
         if compressor:
             staged = self.compression.wrap(staged, compressor)
         return self._integrity.wrap(staged)
+
+    def is_bare(self, buffer: Any) -> bool:  # noqa: ANN401 - any buffer that can be sliced
+        """Whether nothing is around the payload in *buffer*, and no check was asked for."""
+        return not self.tail and bool(buffer[:8] == BARE)
 
     def flaw(self, buffer: Any, size: int) -> str:  # noqa: ANN401 - any buffer
         """Why the first *size* bytes of *buffer* are not what was put; empty if they may be."""

@@ -183,7 +183,7 @@ class ZmqChannel:
         kept = [arrival for arrival in self._ready if arrival.link != link]
         self._ready.clear()  # the same deque: others append to it
         self._ready.extend(kept)
-        dialled.close()
+        dialled.close(0)
 
     def send(self, link: Link, frames: Sequence[bytes]) -> bool:
         """Queue *frames*, copied, as one message; False when *link*'s queue is full now.

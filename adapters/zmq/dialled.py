@@ -10,6 +10,7 @@ import zmq
 from stagelink.adapters.zmq.direct import put
 from stagelink.adapters.zmq.sockets import (
     HANDSHAKE_FAILED,
+    LAST_WORDS_MS,
     MAX_FRAMES,
     NOBLOCK,
     PING,
@@ -153,6 +154,6 @@ class Dialled:
         self.up = self.rising = False
         self.arrive(LinkDown(self.address, f"the handshake failed: {detail}"))
 
-    def close(self) -> None:
-        """Close both sockets at once."""
-        close_watched(self.socket, self.monitor)
+    def close(self, linger_ms: int = LAST_WORDS_MS) -> None:
+        """Close both sockets; what is queued has a moment to leave."""
+        close_watched(self.socket, self.monitor, linger_ms)

@@ -78,6 +78,7 @@ class Listener:
         self._guests = Guests(limits.max_links)
         self._ended: set[int] = set()
         self._suspects: dict[bytes, Guest] = {}
+        self._leaving: dict[bytes, Guest] = {}
         self._check_after_s = FIRST_CHECK_S
         self.socket = open_socket(context, zmq.ROUTER, limits, ipv6="[" in url)
         try:
@@ -100,6 +101,7 @@ class Listener:
         routing_id = self._first()
         if routing_id is None:
             self.drained = True
+            self._part()
             return None
         self.drained = False
         frame = self.socket.recv(NOBLOCK, copy=False)
@@ -201,10 +203,18 @@ class Listener:
             what = f"cannot send to {guest.link}"
             raise broken(what, error) from error
         self._suspects.pop(guest.routing_id, None)
-        self._guests.remove(guest)
-        if guest.descriptor != NO_DESCRIPTOR:
-            self._ended.add(guest.descriptor)  # mail that it left behind is from a suspect
-        self.arrive(LinkDown(guest.link, "the peer disconnected"))
+        self._leaving[guest.routing_id] = guest
+
+    def _part(self) -> None:
+        """Tell of those who left, now that all their mail has been read: it may be last words."""
+        for guest in self._leaving.values():
+            if self._guests.by_id.get(guest.routing_id) is not guest:
+                continue  # given up meanwhile, and told
+            self._guests.remove(guest)
+            if guest.descriptor != NO_DESCRIPTOR:
+                self._ended.add(guest.descriptor)
+            self.arrive(LinkDown(guest.link, "the peer disconnected"))
+        self._leaving.clear()
 
     def close(self) -> None:
         """Close the sockets at once; the port is free after the context has ended."""

@@ -100,12 +100,12 @@ def can_send(target: Socket) -> bool:
     return int(target.get(EVENTS)) & POLLOUT != 0
 
 
-def close_watched(watched: Socket, monitor: Socket | None) -> None:
-    """Close a socket and its monitor, dropping what is queued."""
+def close_watched(watched: Socket, monitor: Socket | None, linger_ms: int = LAST_WORDS_MS) -> None:
+    """Close a socket, which lingers for its last words, and its monitor, which has none."""
     if monitor is not None:
         watched.monitor(None, 0)
         monitor.close(0)
-    watched.close(0)
+    watched.close(linger_ms)
 
 
 def read_monitor(monitor: Socket | None) -> Iterator[tuple[int, int]]:

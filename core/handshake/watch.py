@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from stagelink.core.errors import Reason
 from stagelink.core.events import Fence, Probe
 
 if TYPE_CHECKING:
@@ -76,6 +77,13 @@ class Peers:
         """The state of *peer*; one never met counts as gone."""
         watch = self.watches.get(peer)
         return GONE if watch is None else watch.state
+
+    def trouble(self, peer: Instance) -> str:
+        """Why *peer*, with which we spoke, will not answer; empty while it may (again)."""
+        watch = self.watches.get(peer)
+        if watch is None:
+            return Reason.PEER_GONE.value
+        return Reason.UNREACHABLE.value if watch.told else ""
 
     def tell(self, peer: Instance) -> bool:
         """The grace is over: whether its waiters must hear of it now."""

@@ -24,6 +24,7 @@ from stagelink.core.errors import (
     DuplicateKeyError,
     ForkedError,
     GoneError,
+    IncompleteStreamError,
     LeaseError,
     PayloadError,
     PeerError,
@@ -37,15 +38,18 @@ if TYPE_CHECKING:
     from stagelink.connector import Connector
     from stagelink.payload import Draft, Payload
     from stagelink.puts import Receipt
+    from stagelink.streams.reader import StreamReader
+    from stagelink.streams.writer import StreamWriter
     from stagelink.tickets import PutTicket
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CapacityError", "ClosedError", "ConfigError", "Connector", "DeadlineError", "Draft",
-    "DuplicateKeyError", "ForkedError", "GoneError", "LeaseError", "Payload", "PayloadError",
-    "PeerError", "ProtocolViolationError", "PutTicket", "Reason", "Receipt", "StagelinkError",
-    "TransportError", "__version__", "open",
+    "DuplicateKeyError", "ForkedError", "GoneError", "IncompleteStreamError", "LeaseError",
+    "Payload", "PayloadError", "PeerError", "ProtocolViolationError", "PutTicket", "Reason",
+    "Receipt", "StagelinkError", "StreamReader", "StreamWriter", "TransportError", "__version__",
+    "open",
 ]  # fmt: skip
 
 _LAZY = {
@@ -54,6 +58,8 @@ _LAZY = {
     "Payload": "stagelink.payload",
     "PutTicket": "stagelink.tickets",
     "Receipt": "stagelink.puts",
+    "StreamReader": "stagelink.streams.reader",
+    "StreamWriter": "stagelink.streams.writer",
 }
 
 

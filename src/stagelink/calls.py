@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagelink.core.errors import ClosedError, ConfigError, Context, ForkedError, StagelinkError
+from stagelink.core.errors import (
+    ClosedError,
+    ConfigError,
+    Context,
+    ForkedError,
+    Reason,
+    StagelinkError,
+)  # fmt: skip
 from stagelink.core.timeouts import deadline
 
 if TYPE_CHECKING:
@@ -123,6 +130,16 @@ class Accounted:
         """Of an error of this call, as far as it is known before it ends."""
         return Context(key=self._key, edge=f"{self._from}->{self._to}")
 
+    def put(self, size: int) -> None:
+        """It has published *size* bytes."""
+        driver = self._driver
+        driver.counters.puts.add(self._to, size, driver.clock() - self._start_s)
+
+    def got(self, size: int) -> None:
+        """It has been given *size* bytes."""
+        driver = self._driver
+        driver.counters.gets.add(self._from, size, driver.clock() - self._start_s)
+
     def __enter__(self) -> Accounted:  # noqa: PYI034 - typing has no Self in 3.10
         """Begin the call."""
         return self
@@ -144,4 +161,18 @@ class Accounted:
         merged = {**self.context._asdict(), **known, "elapsed_s": elapsed_s}
         error.context = Context(**merged)
         cause = error.reason.value if error.reason else type(error).__name__
-        self._driver.counters.failed(cause)
+        self._driver.counters.failed(cause, str(error.context.edge))
+        self._tell(error, cause)
+
+    def _tell(self, error: StagelinkError, cause: str) -> None:
+        """The error is raised anyway: only what others should look at is more than debugging."""
+        log, (key, edge, peer, transfer, elapsed_s) = self._driver.log, error.context
+        if error.reason is Reason.NO_ROOM:
+            log.warning(
+                "pool_exhausted", key=key, edge=edge, elapsed_s=elapsed_s, cause=error.message,
+                remedy=error.remedy,
+            )  # fmt: skip
+        log.debug(
+            "call_failed", key=key, edge=edge, peer=peer, transfer_id=transfer, cause=cause,
+            elapsed_s=elapsed_s, detail=error.message, remedy=error.remedy,
+        )  # fmt: skip

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path  # noqa: TC003  typer reads annotations at run time
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stagelink import StagelinkError, __version__
+from stagelink.terminal import backends, doctor, top
+from stagelink.terminal.output import FAILED, INTERRUPTED
+from stagelink.terminal.output import give_up as _give_up
 
 if TYPE_CHECKING:
     from stagelink.demo.report import Options, Outcome
-
-FAILED = 1
-INTERRUPTED = 130
 
 EXAMPLES = """Examples:
 
@@ -26,9 +26,17 @@ EXAMPLES = """Examples:
   stagelink demo --input voice.wav --output out.wav --realtime
 """
 
+ALL_EXAMPLES = f"""{EXAMPLES}
+  stagelink backends                        what can work here
+
+  stagelink doctor --pool 8GiB              whether it can work here, and what to do if not
+
+  stagelink top tcp://127.0.0.1:50051       what a running connector does
+"""
+
 app = typer.Typer(
     help="Move tensors between the stages of an inference pipeline.",
-    epilog=EXAMPLES,
+    epilog=ALL_EXAMPLES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -52,6 +60,12 @@ def root(
     ] = False,
 ) -> None:
     """Move tensors between the stages of an inference pipeline."""
+
+
+# Commands with a module of their own; the order is that of the help.
+app.command(epilog=backends.EXAMPLES)(backends.backends)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command(epilog=top.EXAMPLES)(top.top)
 
 
 @app.command(epilog=EXAMPLES)
@@ -93,13 +107,6 @@ def demo(  # noqa: PLR0917  one per option
     else:
         _show(outcome)
     raise typer.Exit(0 if outcome.ok else FAILED)
-
-
-def _give_up(error: StagelinkError, *, as_json: bool) -> NoReturn:
-    if as_json:
-        typer.echo(json.dumps({"ok": False, "error": str(error)}))
-    typer.echo(f"stagelink: {error}", err=True)
-    raise typer.Exit(FAILED) from None
 
 
 def _run(options: Options) -> Outcome:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.wire import WireCodec
+from stagelink.adapters.structlog import Log
 from stagelink.adapters.threads import Driver, Parts
 from stagelink.adapters.wrap import Compression, Integrity, Wrapping
 from stagelink.config import load_config
@@ -17,6 +19,8 @@ from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.pool import Pool
 from stagelink.core.settings import Settings
 from stagelink.core.values import HostCard, Identity, Instance, PlaneCard
+from stagelink.hosts import with_host
+from stagelink.metrics import figures_of
 from stagelink.plugins import BackendContext, Manager
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
     Raises:
         ConfigError, CapacityError, TransportError: as :func:`stagelink.open`.
     """
-    config = load_config(settings)
+    config = with_host(load_config(settings))
     manager = manager or Manager()
     context = BackendContext(secrets.token_bytes(16), config)
     chosen = manager.choose(config.backend, context)
@@ -48,6 +52,11 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
         codecs = wrapping.compression.names
         driver = Driver(_parts(manager, context, chosen, codecs, undo))
         undo.pop_all()
+    driver.log.debug(
+        "connector_opened", role=config.role, link=driver.parts.channel.address,
+        instance=context.instance.hex(), backends=[backend.name for backend in chosen],
+    )  # fmt: skip
+    driver.exchange.inspections.figures = partial(figures_of, config, driver, wrapping)
     return Connector(config, driver, serializer, wrapping)
 
 
@@ -81,7 +90,8 @@ def _parts(
         plane.register(REGION, memory)
         planes[backend.name] = plane
     endpoint = _endpoint(config, context.instance, liveness, planes, codecs)
-    return Parts(endpoint, channel, WireCodec(), planes, memory, liveness)
+    log = Log(stage=config.stage)
+    return Parts(endpoint, channel, WireCodec(), planes, memory, liveness, log)
 
 
 def _endpoint(

@@ -7,16 +7,18 @@ Decisions are the core's, I/O and waiting the adapters'.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from stagelink.asynchronous import Asynchronous
 from stagelink.calls import Calls
+from stagelink.core.errors import ConfigError
 from stagelink.core.events import Withdraw
 from stagelink.core.keys import check_key, check_stage
 from stagelink.gets import Gets
 from stagelink.metrics import health_of
 from stagelink.puts import Puts, Receipt
 from stagelink.senders import Senders
+from stagelink.streams.registry import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from stagelink.core.endpoint import Endpoint
     from stagelink.payload import Draft, Payload
     from stagelink.ports import Serializer
+    from stagelink.streams.reader import StreamReader
+    from stagelink.streams.writer import StreamWriter
 
 __all__ = ["Connector", "Receipt"]
 
@@ -51,6 +55,7 @@ class Connector(Asynchronous):
         self._senders = Senders(config, driver.parts.channel.check)
         self._puts = Puts(config, self._calls, serializer, wrapping)
         self._gets = Gets(self._calls, serializer, wrapping, self._senders)
+        self._streams = Streams(self._calls, self._puts, self._gets, self._senders)
 
     # --- sending -------------------------------------------------------------------------
 
@@ -230,6 +235,52 @@ class Connector(Asynchronous):
 
     # --- both ----------------------------------------------------------------------------
 
+    @overload
+    def stream(
+        self, key: str, *, to: str, timeout: float | None = None, ttl: float | None = None,
+        readers: int | Iterable[str] | str | None = "default",
+    ) -> StreamWriter: ...  # fmt: skip
+
+    @overload
+    def stream(
+        self, key: str, *, source: str | None = None, timeout: float | None = None,
+        total: float | None = None,
+    ) -> StreamReader: ...  # fmt: skip
+
+    def stream(
+        self, key: str, *, to: str | None = None, source: str | None = None,
+        timeout: float | None = None, ttl: float | None = None,
+        readers: int | Iterable[str] | str | None = "default", total: float | None = None,
+    ) -> StreamWriter | StreamReader:  # fmt: skip
+        """Open a stream of chunks under *key*: to write with *to*, to read without.
+
+        Args:
+            key: as for :meth:`put`; a stream and a payload of the same key do not meet.
+            to: the stage whose connectors may read it; makes this its one writer.
+            source: the stage that writes it; may be left out when only one sender is known.
+            timeout: seconds for each chunk: to wait for room, or for it to come; None: the
+                policy's ``put_s``, or its time for an ordinary transfer.
+            ttl: as for :meth:`put`, for each chunk and for the end.
+            readers: as for :meth:`put`.
+            total: seconds for the whole stream to be read in; None: each chunk has its timeout.
+
+        Raises:
+            DuplicateKeyError: a writer (or reader) of this key is open here already.
+            ConfigError: an argument is wrong, belongs to the other end, or no sender is known.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
+        writes = to is not None
+        self._calls.check_usable(sends=writes, receives=not writes)
+        if to is not None:
+            if source is not None or total is not None:
+                msg = f"to={to!r} makes a writer; source= and total= are a reader's"
+                raise ConfigError(msg, remedy="leave them out, or to=")
+            return self._streams.writer(key, to, timeout=timeout, ttl=ttl, readers=readers)
+        if ttl is not None or readers != "default":
+            msg = "ttl= and readers= are a writer's"
+            raise ConfigError(msg, remedy="pass to= to write, or leave them out")
+        return self._streams.reader(key, source, timeout=timeout, total=total)
+
     def cleanup(self, key: str, *, to: str | None = None, source: str | None = None) -> int:
         """Forget *key* in both directions: withdraw what we published, end what we wait for.
 
@@ -245,16 +296,21 @@ class Connector(Asynchronous):
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
-        return health_of(self.config, self._driver) | {
-            "compression": self._wrapping.compression.figures()
-        }
+        return health_of(self.config, self._driver, self._wrapping)
 
     def close(self) -> None:
         """End every wait, give back everything; bounded by the policy's ``close_s`` + 1 s.
 
-        Twice is fine, and so beside a blocked get (which raises ClosedError).
+        Streams without an end are aborted. Twice is fine, and so beside a blocked get (which
+        raises ClosedError).
         """
+        first = not (self._driver.closed or self._driver.forked)
+        self._streams.cut()
         self._driver.close(self._calls.policy.close_s)
+        if first:
+            self._driver.log.debug(
+                "connector_closed", instance=self._driver.parts.endpoint.settings.instance.hex()
+            )
 
     def __enter__(self) -> Self:
         """Use the connector; leaving closes it."""

@@ -8,11 +8,13 @@ from stagelink.arguments import MetadataFields, check_keys
 from stagelink.core.errors import ConfigError, Reason, StagelinkError
 from stagelink.core.events import Await, CancelKey, Delivery, Failure, Get, Poll, Release
 from stagelink.core.keys import check_key, parse_wire_key, pending_with_same_request
+from stagelink.core.streams import shown
 from stagelink.failures import error_of
 from stagelink.payload import Payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from mmap import mmap
 
     from stagelink.adapters.threads import Ticket
     from stagelink.adapters.wrap import Wrapping
@@ -157,30 +159,42 @@ class Gets:
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
         buffer: Any = bytearray(result.body) if result.body is not None else self._view(result)
-        flaw = self._wrapping.flaw(buffer, result.size)
-        if flaw:
-            buffer = None  # the error's traceback holds this frame
-            self._let_go(result.handle)
-            raise error_of(Failure(Reason.CORRUPT.value, flaw), call.context)
-        buffer, size, handle = self._unpacked(buffer, result)
-        self._driver.counters.got(result.size)
+        size, handle = result.size, result.handle
+        if not self._wrapping.is_bare(buffer):
+            buffer, size, handle = self._unwrapped(buffer, result, call)
+        call.got(result.size)
         return Payload(
             self._driver, self._serializer, buffer, handle,
             key=key, generation=result.generation, size=size,
         )  # fmt: skip
 
-    def _unpacked(self, buffer: Any, result: Delivery) -> tuple[Any, int, int]:  # noqa: ANN401
-        """Buffer, size and handle of the payload: our own memory where it came compressed."""
+    def _unwrapped(
+        self,
+        buffer: Any,  # noqa: ANN401
+        result: Delivery,
+        call: Accounted,
+    ) -> tuple[Any, int, int]:
+        """Buffer, size and handle of the payload once checked and decompressed.
+
+        What came compressed is in memory of its own; what cannot be handed out is released.
+        """
         try:
-            raw = self._wrapping.unpacked(buffer, result.size)
+            raw = self._checked(buffer, result.size, call)
         except BaseException:
-            buffer = None
+            buffer = None  # the error's traceback holds this frame
             self._let_go(result.handle)
             raise
         if raw is None:
             return buffer, result.size, result.handle
         self._let_go(result.handle)
         return raw, len(raw), 0
+
+    def _checked(self, buffer: Any, size: int, call: Accounted) -> mmap | None:  # noqa: ANN401
+        """The payload that came compressed, or None: it may be used where it lies."""
+        flaw = self._wrapping.flaw(buffer, size)
+        if flaw:
+            raise error_of(Failure(Reason.CORRUPT.value, flaw), call.context)
+        return self._wrapping.unpacked(buffer, size)
 
     def _view(self, result: Delivery) -> Any:  # noqa: ANN401 - any buffer
         """A buffer over the delivered bytes, whose end releases them."""
@@ -231,4 +245,5 @@ def _sources(endpoint: Endpoint) -> list[Source]:
 
 
 def _pending_keys(endpoint: Endpoint) -> list[str]:
-    return [key for source in endpoint.incoming.sources.values() for key in source.inbox.known()]
+    sources = endpoint.incoming.sources.values()
+    return [shown(key) for source in sources for key in source.inbox.known()]

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from stagelink.adapters.threads.counters import BOUNDS_S
 from stagelink.core.errors import Reason
+from stagelink.core.messages import FIGURES_LIMIT
 
 if TYPE_CHECKING:
-    from stagelink.adapters.threads import Driver
+    from collections.abc import Iterator
+
+    from stagelink.adapters.threads import Counters, Driver
+    from stagelink.adapters.wrap import Wrapping
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
 
+_NO_ROWS: dict[str, list[object]] = {"sessions": [], "edges": [], "failures": []}
 _TIMEOUTS = (Reason.DEADLINE.value, Reason.BUDGET.value)
 
 
-def health_of(config: Config, driver: Driver) -> dict[str, Any]:
+def health_of(config: Config, driver: Driver, wrapping: Wrapping) -> dict[str, Any]:
     """One snapshot; sizes in bytes. ``status`` is ok, degraded (a peer is lost) or closed."""
     parts, counters = driver.parts, driver.counters
-    errors = counters.errors()
+    edges, failures = _edges(config.stage, counters), _failures(counters)
+    errors: Counter[str] = Counter()
+    for row in failures:
+        errors[row["cause"]] += row["count"]
     figures = driver.look(_figures)
     lost = any(row["state"] != "open" for row in figures["sessions"])
     status = "closed" if driver.closed else "degraded" if lost else "ok"
@@ -30,15 +41,60 @@ def health_of(config: Config, driver: Driver) -> dict[str, Any]:
         "pool_device": "cpu",
         "pool_size": figures["pool"]["capacity"],
         "engine_key": parts.endpoint.settings.instance.hex(),
-        "puts": counters.puts,
-        "gets": counters.gets,
-        "bytes_transferred": counters.bytes_put + counters.bytes_got,
-        "errors": errors,
-        "timeouts": sum(errors.get(cause, 0) for cause in _TIMEOUTS),
+        "puts": sum(row["calls"] for row in edges if row["call"] == "put"),
+        "gets": sum(row["calls"] for row in edges if row["call"] == "get"),
+        "bytes_transferred": sum(row["bytes"] for row in edges),
+        "errors": dict(sorted(errors.items())),
+        "timeouts": sum(errors[cause] for cause in _TIMEOUTS),
         "views": len(driver.views),
+        "leases_held_long": driver.narrator.held_long,
+        "inspections": driver.exchange.inspections.answered,
+        "inspections_refused": driver.exchange.inspections.refused,
         "frames_refused": driver.malformed + parts.channel.dropped,
+        "compression": wrapping.compression.figures(),
+        "edges": edges,
+        "failures": failures,
         **figures,
     }
+
+
+def _edges(stage: str, counters: Counters) -> list[dict[str, Any]]:
+    """What succeeded, a row for each edge and direction; ``buckets`` by upper bound, seconds."""
+    return [*_rows("put", stage, counters), *_rows("get", stage, counters)]
+
+
+def _rows(call: str, stage: str, counters: Counters) -> Iterator[dict[str, Any]]:
+    tallies = counters.puts if call == "put" else counters.gets
+    for other, (calls, size, seconds, buckets) in tallies.rows().items():
+        edge = f"{stage}->{other}" if call == "put" else f"{other}->{stage}"
+        named = dict(zip([*map(str, BOUNDS_S), "inf"], buckets, strict=True))
+        yield {
+            "edge": edge, "call": call, "calls": calls, "bytes": size, "seconds": seconds,
+            "buckets": named,
+        }  # fmt: skip
+
+
+def _failures(counters: Counters) -> list[dict[str, Any]]:
+    """What failed, a row for each edge and cause."""
+    return [
+        {"edge": edge, "cause": cause, "count": count}
+        for edge, causes in counters.errors().items()
+        for cause, count in causes.items()
+    ]
+
+
+def figures_of(config: Config, driver: Driver, wrapping: Wrapping) -> bytes:
+    """:func:`health_of` as JSON, at most ``FIGURES_LIMIT`` bytes, for who asks over the wire.
+
+    Too many rows are left out, those of edges with them; ``sessions_left_out`` says how many.
+    """
+    health = health_of(config, driver, wrapping)
+    body = json.dumps(health).encode()
+    if len(body) > FIGURES_LIMIT:
+        left_out = len(health["sessions"])
+        body = json.dumps(health | _NO_ROWS | {"sessions_left_out": left_out}).encode()
+    assert len(body) <= FIGURES_LIMIT, f"{len(body)} bytes without sessions"
+    return body
 
 
 def _figures(endpoint: Endpoint) -> dict[str, Any]:
@@ -73,7 +129,7 @@ def _sessions(endpoint: Endpoint) -> list[dict[str, Any]]:
     rows = [
         {
             "direction": "in", "peer": source.label, "address": source.address,
-            "state": source.session.state, "synced": source.synced,
+            "state": source.session.state, "synced": source.synced, "backend": source.plane,
             "watch": endpoint.peers.state(source.peer), "detail": source.detail,
         }
         for source in endpoint.incoming.sources.values()
@@ -82,6 +138,7 @@ def _sessions(endpoint: Endpoint) -> list[dict[str, Any]]:
         {
             "direction": "out", "peer": reader.name, "address": reader.link,
             "state": reader.session.state, "synced": reader.feed.sync_at < 0,
+            "backend": reader.plane.card.name if reader.plane else "",
             "watch": endpoint.peers.state(reader.instance), "detail": "",
         }
         for reader in endpoint.outgoing.readers.values()

@@ -119,6 +119,7 @@ class Puts:
             if ready is not None:
                 ready()
             return self.publish(command._replace(size=size, body=bytes(body)), call)
+        self._check_free(command, call)
         block = self.reserve(size, until_s, call)
         with self.given_back(block):
             staged.write(self.memory(block)[:size])
@@ -161,7 +162,7 @@ class Puts:
         if isinstance(result, Failure):
             raise error_of(result, call.context)
         assert isinstance(result, Published)
-        self._driver.counters.put(command.size)
+        call.put(command.size)
         return Receipt(command.size, result.generation, command.key, self._edge(command.to))
 
     def reserve(self, size: int, until_s: float, call: Accounted) -> Block:
@@ -190,6 +191,12 @@ class Puts:
         except BaseException:
             self._driver.submit(Abandon(block))
             raise
+
+    def _check_free(self, command: Publish, call: Accounted) -> None:
+        """Refuse a live key before anybody waits for room, or hears that there is none."""
+        failure = self._driver.look(lambda endpoint: endpoint.outgoing.refuses(command))
+        if failure is not None:
+            raise error_of(failure, call.context)
 
     def _compressor(self, to: str) -> str:
         """The compressor of the edge, if its readers have said that they can undo it."""

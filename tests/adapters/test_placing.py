@@ -116,7 +116,7 @@ def test_what_does_not_match_tells_both_sides(value: Any, into: Any, said: str) 
 
 
 def test_nothing_is_copied_unless_all_matches() -> None:
-    into = {"a": torch.zeros(2), "n": 0, "b": torch.zeros(3)}
+    into: dict[str, Any] = {"a": torch.zeros(2), "n": 0, "b": torch.zeros(3)}
     with pytest.raises(PayloadError, match=r"value\['b'\]"):
         fill(loaded({"a": torch.ones(2), "n": 1, "b": torch.ones(2)}), into)
     assert into["a"].tolist() == [0, 0]

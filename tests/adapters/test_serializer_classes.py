@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from msgspec.msgpack import Ext, encode
 
-from stagelink.adapters.msgspec.leaves import ENUM, OBJECT
+from stagelink.adapters.msgspec.leaves import COMPLEX, ENUM, OBJECT
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.staged import Staged
 from stagelink.core.errors import PayloadError
@@ -287,3 +287,11 @@ def test_other_members_are_another_version(name: str, members: list[Any], said: 
 def test_a_malformed_instance_is_a_payload_error(items: tuple[Any, ...]) -> None:
     with pytest.raises(PayloadError):
         load_forged(OBJECT, *items)
+
+
+@pytest.mark.parametrize("bits", [b"", bytes(15), bytes(17)])
+def test_a_complex_number_of_another_length_is_refused(bits: bytes) -> None:
+    data = write(Staged(encode(Ext(COMPLEX, bits)), [], []))
+
+    with pytest.raises(PayloadError, match="malformed"):
+        SERIALIZER.load(data, len(data))

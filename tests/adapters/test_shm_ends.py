@@ -52,7 +52,7 @@ def test_a_childs_ordinary_end_leaves_its_parents_segment(tmp_path: Path) -> Non
 
 
 def test_a_readers_end_leaves_the_owners_segment_and_both_are_silent(tmp_path: Path) -> None:
-    """The resource tracker of multiprocessing would remove it, and warn (O60)."""
+    """The resource tracker of multiprocessing would remove it, and warn."""
     from stagelink.adapters.shm import ShmMapPlane
 
     instance, plane = secrets.token_bytes(16), ShmMapPlane(str(tmp_path))

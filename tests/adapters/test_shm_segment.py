@@ -150,7 +150,7 @@ def test_another_may_take_the_last_room_on_an_older_kernel(
         raise OSError(errno.EINVAL, "no such advice")
 
     monkeypatch.setattr(populate, "_advise_unlocked", unknown)
-    monkeypatch.setattr(segment_module, "_room", lambda directory: 1 << 40)
+    monkeypatch.setattr(segment_module, "available", lambda directory: 1 << 40)
     with pytest.raises(CapacityError):
         SharedMemoryProvider(secrets.token_bytes(16), str(small_mount)).allocate(2 << 20)
     assert not list(small_mount.iterdir())

@@ -46,6 +46,8 @@ SAMPLES: list[Any] = [
     m.Hello(5, ME, WHO, "encoder", b"", REPORT, HOST, (), ("zstd", "zip")),
     m.Declined(5, "declined", "nobody of that name"),
     m.Lost(5),
+    m.Inspect(7),
+    m.Figures(7, b'{"status": "ok"}'),
     up(m.Subscribe()),
     up(m.Query("k")),
     up(m.Pull(1, 2, REGION, 1.5)),
@@ -147,6 +149,9 @@ BAD: list[Any] = [
     m.Lost(BIG),
     m.Lost(True),
     m.Lost("1"),  # type: ignore[arg-type]
+    m.Inspect(-1),
+    m.Figures(1, bytes(m.FIGURES_LIMIT + 1)),
+    m.Figures(1, "{}"),  # type: ignore[arg-type]
     m.Hello(5, ME[:15], WHO, "e", b"", REPORT, HOST, ()),
     m.Hello(5, b"", WHO, "e", b"", REPORT, HOST, ()),
     m.Hello(5, ME, WHO, "e", b"x", REPORT, HOST, ()),
@@ -164,7 +169,7 @@ BAD: list[Any] = [
     m.Packet(5, -6, REPORT, m.Cancel(1)),
     up(m.Ack(tuple(range(65_537)))),
     up(m.Query("")),
-    up(m.Query("k" * 1025)),
+    up(m.Query("k" * 1089)),
     up(m.Query(b"k")),  # type: ignore[arg-type]
     up(m.Pull(1, 2, RegionRef(1, -1, 4), 1.0)),
     up(m.Pull(1, 2, RegionRef(1, 0, BIG), 1.0)),
@@ -208,9 +213,17 @@ def test_limits_themselves_pass() -> None:
     cards = (PlaneCard("p" * 64, "map", bytes(4096)),) * 16
     for message in (
         m.Hello(
-            BIG - 1, ME, Identity("s" * 256), "é" * 256, b"", report, HOST, cards, ("z" * 64,) * 64
+            BIG - 1,
+            ME,
+            Identity("s" * 256),
+            "Ã©" * 256,
+            b"",
+            report,
+            HOST,
+            cards,
+            ("z" * 64,) * 64,
         ),
-        m.Packet(0, 0, report, m.Query("k" * 1024)),
+        m.Packet(0, 0, report, m.Query("k" * 1088)),
     ):
         assert CODEC.decode(CODEC.encode(message)) == message
 

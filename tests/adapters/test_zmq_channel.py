@@ -278,6 +278,25 @@ def test_a_peer_that_came_and_went_unread_is_still_told_to_be_gone(pair: Pair) -
     assert [type(arrival) for arrival in arrivals] == [Mail, LinkDown]
 
 
+def test_last_words_go_before_the_news_that_their_sender_left(pair: Pair) -> None:
+    """Even when the news of its end is looked at before its mail."""
+    here, _ = pair
+    with ZmqChannel() as brief:
+        connect(brief, here)
+        assert not drain(here)
+        assert brief.send(here.address, [HEADER, b"last words"])
+    listener = here._listener
+    assert listener is not None
+    deadline_s = time.monotonic() + 5
+    while not listener._leaving and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+        listener.read_news()
+
+    arrivals = drain_until(here, any_down)
+    assert [type(arrival) for arrival in arrivals] == [Mail, LinkDown]
+    assert arrivals[0].link == arrivals[1].link
+
+
 def test_a_suspect_is_asked_again_until_the_proof_is_there(pair: Pair) -> None:
     here, _ = pair
     with ZmqChannel() as brief:

@@ -99,7 +99,7 @@ def test_a_batch_larger_than_the_pool_is_refused_at_once() -> None:
     assert got == numbers(4 * UNIT + 1, 4 * UNIT, 4 * UNIT, 0, 0.0)._replace(never_fits=True)
 
 
-# Batches (O02, O06)
+# Batches
 
 
 def test_of_two_transfers_of_three_units_one_is_admitted_whole_and_one_holds_nothing() -> None:

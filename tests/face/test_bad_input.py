@@ -26,7 +26,7 @@ from stagelink import (
     StagelinkError,
 )
 from stagelink.adapters.msgspec.prepare import prepare
-from stagelink.adapters.msgspec.wire import HELLO, MAGIC, header
+from stagelink.adapters.msgspec.wire import HEADER_BYTES, HELLO, MAGIC, header
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -272,7 +272,11 @@ def test_an_impossible_dtype_is_refused(pair: Pair, dtype: object) -> None:
 
 @pytest.mark.parametrize(
     ("value", "path"),
-    [({"a": {"b": [1, object()]}}, "value['a']['b'][1]"), (object(), "value"), ([1j], "value[0]")],
+    [
+        ({"a": {"b": [1, object()]}}, "value['a']['b'][1]"),
+        (object(), "value"),
+        ([iter(())], "value[0]"),
+    ],
 )
 def test_what_cannot_be_serialized_is_named_by_its_path(
     pair: Pair, value: object, path: str
@@ -381,8 +385,8 @@ def stranger(pair: Pair) -> Iterator[zmq.Socket[bytes]]:
 @pytest.mark.parametrize(
     "frames",
     [
-        [b"x"], [b"", b""], [b"GET / HTTP/1.1", b"\r\n"], [header(HELLO), b"\xc1"],
-        [header(99), b"\x90"], [header(HELLO), b"\xdd\xff\xff\xff\xff"], [MAGIC] * 4,
+        [b"x"], [b"", b""], [b"GET / HTTP/1.1", b"\r\n"], [header(HELLO) + b"\xc1"],
+        [header(99) + b"\x90"], [header(HELLO) + b"\xdd\xff\xff\xff\xff"], [MAGIC] * 4,
     ],
 )  # fmt: skip
 def test_garbage_is_counted_and_dropped(
@@ -410,10 +414,10 @@ def test_raw_noise_on_the_port_is_survived(pair: Pair, noise: bytes) -> None:
 
 def test_a_receiver_of_another_version_is_told_both(stranger: zmq.Socket[bytes]) -> None:
     fields = msgspec.msgpack.encode((7, "whatever", "a later version says"))
-    stranger.send_multipart([header(HELLO, (2, 3)), fields])
+    stranger.send(header(HELLO, (2, 3)) + fields)
     assert stranger.poll(int(PATIENCE_S * 1000))
-    _, answer = stranger.recv_multipart()
-    session, reason, detail = msgspec.msgpack.decode(answer)
+    answer = stranger.recv()
+    session, reason, detail = msgspec.msgpack.decode(answer[HEADER_BYTES:])
     assert (session, reason) == (7, "mismatch")
     assert "2.3" in detail
     assert "1.0" in detail
@@ -440,10 +444,10 @@ def test_a_sender_of_another_version_is_named_at_the_receiver() -> None:
 def decline(router: zmq.Socket[bytes]) -> None:
     """Answer one greeting as a sender of version 2 would."""
     if router.poll(int(PATIENCE_S * 1000)):
-        who, _, fields = router.recv_multipart()
-        session = msgspec.msgpack.decode(fields)[0]
+        who, greeting = router.recv_multipart()
+        session = msgspec.msgpack.decode(greeting[HEADER_BYTES:])[0]
         told = (session, "mismatch", "protocol 1.0 meets 2.0: the majors differ")
-        router.send_multipart([who, header(2, (2, 0)), msgspec.msgpack.encode(told)])
+        router.send_multipart([who, header(2, (2, 0)) + msgspec.msgpack.encode(told)])
 
 
 # --- closed ----------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Commands that look and show; each module is one command, registered in stagelink.commands."""
