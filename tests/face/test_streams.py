@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
@@ -321,6 +322,57 @@ def test_many_streams_leave_every_table_as_it_was(
                 list(reader)
 
     assert both_clean(tx, rx)
+
+
+# --- without blocking ----------------------------------------------------------------------
+
+
+def test_a_stream_under_asyncio_comes_whole(tx: Connector, rx: Connector) -> None:
+    chunks = [chunk(number, (SMALL, LARGE)[number % 2]) for number in range(30)]
+
+    async def produce() -> None:
+        async with tx.stream("k", to="code2wav", timeout=PATIENCE_S) as writer:
+            for number, value in enumerate(chunks):
+                assert await writer.aput(value) == number
+
+    async def consume() -> list[Any]:
+        async with rx.stream("k", timeout=PATIENCE_S) as reader:
+            return [payload.value async for payload in reader]
+
+    async def both() -> list[Any]:
+        came: list[Any]
+        came, _ = await asyncio.gather(consume(), produce())
+        return came
+
+    assert asyncio.run(both()) == chunks
+    assert both_clean(tx, rx)
+
+
+def test_a_cancelled_wait_for_a_chunk_loses_nothing(tx: Connector, rx: Connector) -> None:
+    async def story() -> list[Any]:
+        writer, reader = tx.stream("k", to="code2wav"), rx.stream("k", timeout=PATIENCE_S)
+        for _ in range(3):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(reader.__anext__(), 0.02)
+        for number in range(3):
+            await writer.aput(number)
+        await writer.aend()
+        return [payload.value async for payload in reader]
+
+    assert asyncio.run(story()) == [0, 1, 2]
+    assert both_clean(tx, rx)
+
+
+def test_an_exception_under_asyncio_aborts(tx: Connector, rx: Connector) -> None:
+    async def story() -> None:
+        async with tx.stream("k", to="code2wav") as writer:
+            await writer.aput(LARGE)
+            raise KeyError("boom")
+
+    with pytest.raises(KeyError):
+        asyncio.run(story())
+
+    assert "boom" in str(breaks(lambda: list(rx.stream("k"))))
 
 
 # --- streams that break off ----------------------------------------------------------------
