@@ -171,6 +171,19 @@ class Incoming:
                 return
         out.append(Complete(ticket, None))
 
+    def absent(self, address: str, stage: str, key: str) -> bool:
+        """Whether a poll would find nothing and change nothing; a look, from any thread."""
+        source = self.sources.get(address)
+        return (
+            source is not None
+            and source.open
+            and source.stage == stage
+            and not source.inbox.forgot
+            and source.inbox.get(key) is None
+            and key not in source.recent
+            and not len(self.shelf)
+        )
+
     def _goes_on(self, number: int, out: list[Action]) -> bool:
         """Whether a poll's get is still under way; it goes on with nobody waiting."""
         fetch = self.fetches.get(number)

@@ -90,6 +90,8 @@ def pending_with_same_request(key: str, keys: Iterable[str]) -> list[str]:
 
 
 def _check(what: str, text: str, limit: int) -> str:
+    if type(text) is str and 0 < len(text) <= limit and text.isascii() and text.isprintable():
+        return text  # what follows takes longer, and would say the same
     if type(text) is not str:
         msg = f"a {what} is a str, not {type(text).__name__}: {text!r:.80}"
         raise ConfigError(msg, remedy="convert it with str() where it is made")

@@ -142,7 +142,12 @@ class Outgoing:
         ledger.publish(entry)
         self._timers.arm(("ttl", command.to, self.generation), now_s + command.ttl_s)
         out.append(Complete(command.ticket, Published(self.generation)))
-        self._feed(command.to, out)
+        for reader in self._stages.get(command.to, ()):
+            feed = reader.feed
+            if feed.cursor + 1 == entry.number and feed.sync_at < 0 and feed.open:
+                feed.sent(entry.number, self._announce_entry(reader, entry, out))
+            else:
+                self._announce(reader, out)
 
     def refuses(self, command: Publish) -> Failure | None:
         """Why *command* cannot be published now: its key is live, or the inline bytes are many."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, overload
 
+from stagelink.adapters.msgspec.placing import check_place
 from stagelink.asynchronous import Asynchronous
 from stagelink.calls import Calls
 from stagelink.core.errors import ConfigError
@@ -141,8 +142,12 @@ class Connector(Asynchronous):
     def get(
         self, key: str, *, source: str | None = None, timeout: float | None = None,
         deadline: float | None = None, metadata: Mapping[str, Any] | None = None,
+        into: Any = None, device: object = None,  # noqa: ANN401
     ) -> Payload:  # fmt: skip
         """Wait for the payload of *key* and take it.
+
+        With *into* or *device* the value is copied out, and its memory released at once: the
+        payload then needs no close.
 
         Args:
             key: as given to put.
@@ -150,6 +155,10 @@ class Connector(Asynchronous):
             timeout: seconds to wait; None: the policy's time for an ordinary transfer.
             deadline: instead of *timeout*, when the wait ends, as of ``time.monotonic()``.
             metadata: a receipt's metadata: take that very payload from the connector that put it.
+            into: a tensor or array that the value is copied into, or a dict, list or tuple of the
+                payload's structure with such in it; ``.value`` is then *into* itself. If shapes,
+                dtypes or structures differ, that is a PayloadError, and the payload is lost.
+            device: where every tensor of the value is copied to, such as ``"cuda:0"``.
 
         Raises:
             DeadlineError: it was not published, or the transfer not done, in time.
@@ -163,9 +172,10 @@ class Connector(Asynchronous):
             ClosedError, ForkedError: the connector is not usable (here).
         """
         self._calls.check_usable(receives=True)
+        check_place(into, device)
         command = self._gets.wanted(key, source, timeout, deadline, metadata)
         with self._calls.accounted(key, command.source, self.stage) as call:
-            return self._gets.get(command, call)
+            return self._gets.get(command, call).placed(into, device)
 
     def get_many(
         self, keys: Iterable[str], *, source: str | None = None, timeout: float | None = None,
@@ -173,8 +183,8 @@ class Connector(Asynchronous):
     ) -> list[Payload]:  # fmt: skip
         """Take the payloads of all *keys*, in their order, under one deadline.
 
-        All are asked for before the first is waited for. If one fails none is taken: those that
-        came already stay for the next get of their key. A key given twice is got twice.
+        If one fails none is taken: those that came already stay for the next get of their key.
+        A key given twice is got twice.
 
         Raises:
             The same as :meth:`get`, at the first failure; its ``context.key`` names the key.
@@ -188,9 +198,9 @@ class Connector(Asynchronous):
     ) -> str:  # fmt: skip
         """Wait for the first of *keys* that a get would not wait for, and return it.
 
-        Its payload is there and stays untaken; or it has expired, failed or been withdrawn, which
-        a get then raises. Of several, the first in the order given that is there. Another thread
-        or reader may still take it first. A payload that somebody waits for is not reported.
+        Its payload is there and stays untaken (others may still take it first), or has expired,
+        failed or been withdrawn, which a get then raises. Of several that are there, the first
+        in the order given; not one that a get waits for.
 
         Raises:
             The same as :meth:`get`, except GoneError; ConfigError also for no keys.
@@ -211,6 +221,8 @@ class Connector(Asynchronous):
             The same as :meth:`get`, except DeadlineError.
         """
         self._calls.check_usable(receives=True)
+        if metadata is None and self._gets.absent(key, source):
+            return None
         command = self._gets.wanted(key, source, None, None, metadata)
         with self._calls.accounted(key, command.source, self.stage) as call:
             return self._gets.poll(command, call)

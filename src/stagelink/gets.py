@@ -38,6 +38,7 @@ class Gets:
         self._serializer = serializer
         self._wrapping = wrapping
         self._senders = senders
+        self._absent = calls.driver.parts.endpoint.incoming.absent
 
     def wanted(
         self,
@@ -79,6 +80,11 @@ class Gets:
     def get(self, command: Get, call: Accounted) -> Payload:
         """Wait for what *command* wants."""
         return self.payload(command.key, self._calls.ask(command), call)
+
+    def absent(self, key: str, source: str | None) -> bool:
+        """Whether a poll would find nothing: the usual answer, had by a few look-ups."""
+        address, stage = self._senders.where(source)
+        return self._absent(address, stage, check_key(key)) and self._driver.quiet
 
     def all_wanted(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from stagelink.adapters.msgspec.placing import fill, moved
 from stagelink.core.errors import LeaseError
 from stagelink.core.events import Abandon, Release
 
@@ -63,6 +64,26 @@ class Payload:
             self._value = self._serializer.load(self._buffer, self.size)
             self._loaded = True
         return self._value
+
+    def placed(self, into: Any, device: object) -> Self:  # noqa: ANN401
+        """This payload, its value copied *into* what is given or to *device*, its memory released.
+
+        Raises:
+            PayloadError: *into* does not match; the payload is closed.
+        """
+        if into is None and device is None:
+            return self
+        try:
+            # Read only, so views will do even where others read the same bytes.
+            value = self._serializer.load(self._buffer, self.size)
+            value = moved(value, device) if into is None else fill(value, into)
+        except BaseException as error:
+            value = error.__traceback__ = None  # whose frames hold views
+            self.close()
+            raise
+        self.close()
+        self._value, self._loaded = value, True
+        return self
 
     def close(self, *, strict: bool = False) -> None:
         """Let the memory go now, or with its last view. Twice is fine.
