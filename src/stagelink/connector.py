@@ -184,7 +184,6 @@ class Connector(Asynchronous):
         """Take the payloads of all *keys*, in their order, under one deadline.
 
         If one fails none is taken: those that came already stay for the next get of their key.
-        A key given twice is got twice.
 
         Raises:
             The same as :meth:`get`, at the first failure; its ``context.key`` names the key.
@@ -202,8 +201,7 @@ class Connector(Asynchronous):
         failed or been withdrawn, which a get then raises. Of several that are there, the first
         in the order given; not one that a get waits for.
 
-        Raises:
-            The same as :meth:`get`, except GoneError; ConfigError also for no keys.
+        Raises as :meth:`get`, except GoneError; ConfigError also for no keys.
         """
         self._calls.check_usable(receives=True)
         command = self._gets.first_wanted(keys, source, timeout, deadline)
