@@ -184,6 +184,7 @@ class Incoming:
             and not source.inbox.forgot
             and source.inbox.get(key) is None
             and key not in source.recent
+            and not len(self.shelf)
         )
 
     def _goes_on(self, number: int, out: list[Action]) -> bool:

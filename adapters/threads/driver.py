@@ -96,7 +96,7 @@ class Driver:
         )
         self._outbox, self._todo = self.exchange.outbox, self.work.todo
         self.views = Views(self._kick)
-        self.worker = Worker()
+        self.worker = Worker(parts.log)
         self.standby = Standby(self, parts.channel.fileno(), parts.log)
         self.standby.start()
         _DRIVERS.add(self)

@@ -6,17 +6,15 @@ from collections import deque
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Protocol
 
-import structlog
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stagelink.ports.log import EventLog
 
 QUEUE_LIMIT = 64
 """Jobs that wait, beside the one under way."""
 
 JOIN_S = 0.5
-
-log = structlog.get_logger("stagelink")
 
 
 class Job(Protocol):
@@ -34,7 +32,8 @@ class Job(Protocol):
 class Worker:
     """One thread, started with the first job; the queue is bounded."""
 
-    def __init__(self, limit: int = QUEUE_LIMIT) -> None:
+    def __init__(self, log: EventLog, limit: int = QUEUE_LIMIT) -> None:
+        self._log = log
         self._limit = limit
         self._changed = Condition()
         self._jobs: deque[Job] = deque()
@@ -85,7 +84,7 @@ class Worker:
             try:
                 job.run()
             except Exception as error:  # noqa: BLE001 - whoever waits for the next must get it
-                log.warning("job_failed", cause=f"{type(error).__name__}: {error}")
+                self._log.error("job_failed", cause=f"{type(error).__name__}: {error}")
             del job  # or it would keep its value until the next one comes
 
     def _next(self) -> Job | None:
@@ -99,7 +98,8 @@ class Worker:
 class Outcome:
     """What will have come of a job: told once, to any number of threads and callbacks."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
         self._changed = Condition()
         self._callbacks: list[Callable[[], object]] = []
         self.done = False
@@ -115,7 +115,7 @@ class Outcome:
             self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            _call(callback)
+            self._call(callback)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether it has ended, within *timeout_s* (None: however long that takes)."""
@@ -128,12 +128,11 @@ class Outcome:
             if not self.done:
                 self._callbacks.append(callback)
                 return
-        _call(callback)
+        self._call(callback)
 
-
-def _call(callback: Callable[[], object]) -> None:
-    """A callback is anybody's code: what it raises concerns neither the job nor the others."""
-    try:
-        callback()
-    except Exception:
-        log.exception("callback_failed")
+    def _call(self, callback: Callable[[], object]) -> None:
+        """A callback is anybody's code: what it raises concerns neither the job nor the others."""
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._log.error("callback_failed", cause=f"{type(error).__name__}: {error}")

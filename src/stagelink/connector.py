@@ -185,8 +185,7 @@ class Connector(Asynchronous):
     ) -> list[Payload]:  # fmt: skip
         """Take the payloads of all *keys*, in their order, under one deadline.
 
-        All are asked for before the first is waited for. If one fails none is taken: those that
-        came already stay for the next get of their key. A key given twice is got twice.
+        If one fails none is taken: those that came already stay for the next get of their key.
 
         Raises:
             The same as :meth:`get`, at the first failure; its ``context.key`` names the key.
@@ -200,12 +199,11 @@ class Connector(Asynchronous):
     ) -> str:  # fmt: skip
         """Wait for the first of *keys* that a get would not wait for, and return it.
 
-        Its payload is there and stays untaken; or it has expired, failed or been withdrawn, which
-        a get then raises. Of several, the first in the order given that is there. Another thread
-        or reader may still take it first. A payload that somebody waits for is not reported.
+        Its payload is there and stays untaken (others may still take it first), or has expired,
+        failed or been withdrawn, which a get then raises. Of several that are there, the first
+        in the order given; not one that a get waits for.
 
-        Raises:
-            The same as :meth:`get`, except GoneError; ConfigError also for no keys.
+        Raises as :meth:`get`, except GoneError; ConfigError also for no keys.
         """
         self._calls.check_usable(receives=True)
         command = self._gets.first_wanted(keys, source, timeout, deadline)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stagelink.calls import Accounted, Calls
     from stagelink.core.events import Await, Get, Publish, Result
     from stagelink.ports.codec import Staged
+    from stagelink.ports.log import EventLog
     from stagelink.puts import Puts, Receipt
 
 QUEUED, COPYING, PUBLISHED, FAILED = "queued", "copying", "published", "failed"
@@ -33,8 +34,8 @@ class Progress:
 
     __slots__ = ("_unpublished", "_untouched", "outcome", "state")
 
-    def __init__(self) -> None:
-        self.outcome = Outcome()
+    def __init__(self, log: EventLog) -> None:
+        self.outcome = Outcome(log)
         self.state = QUEUED
         # Each is popped by the thread that puts or by the one that cancels: no lock needed.
         self._untouched = [None]
@@ -144,7 +145,7 @@ class PutTicket:
 
 def published(calls: Calls, receipt: Receipt, key: str) -> PutTicket:
     """The ticket of a put that needed no other thread."""
-    progress = Progress()
+    progress = Progress(calls.driver.log)
     progress.end(receipt)
     return PutTicket(calls, progress, key, receipt.size)
 
@@ -163,7 +164,7 @@ class StagedPut:
     ) -> None:  # fmt: skip
         self.staged = staged
         self.size = staged.size
-        self._progress = Progress()
+        self._progress = Progress(calls.driver.log)
         self.ticket = PutTicket(calls, self._progress, command.key, self.size)
         self._driver = calls.driver
         self._puts, self._command, self._until_s, self._call = puts, command, until_s, call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -21,6 +22,7 @@ from stagelink import (
     GoneError,
     PayloadError,
 )
+from stagelink.adapters.structlog import Log
 from stagelink.adapters.threads import Outcome, Worker
 
 if TYPE_CHECKING:
@@ -205,12 +207,13 @@ def test_a_ticket_is_awaited_by_many_tasks_and_a_cancelled_one_ends_its_wait_onl
         asyncio.run(main())
 
 
-def test_a_callback_that_raises_harms_nobody() -> None:
+def test_a_callback_that_raises_harms_nobody_and_is_told(lines: list[logging.LogRecord]) -> None:
     with sender() as tx:
         ticket = tx.put_async("k", LARGE, to="b")
         ticket.add_done_callback(lambda _: 1 // 0)
         ticket.result(PATIENCE_S)
         tx.put_async("l", LARGE, to="b").result(PATIENCE_S)
+    assert [r.__dict__["event"] for r in lines].count("callback_failed") == 1
 
 
 def test_a_draft_is_published_by_the_call_itself() -> None:
@@ -268,7 +271,7 @@ def test_no_new_call_works_in_a_forked_child() -> None:
 
 
 def test_a_stopped_worker_drops_what_it_is_given() -> None:
-    worker, dropped = Worker(), []
+    worker, dropped = Worker(Log()), []
 
     class Job:
         def run(self) -> None:
@@ -284,7 +287,7 @@ def test_a_stopped_worker_drops_what_it_is_given() -> None:
 
 
 def test_an_outcome_is_told_once() -> None:
-    outcome, calls = Outcome(), []
+    outcome, calls = Outcome(Log()), []
     outcome.then(lambda: calls.append(1))
     assert not outcome.wait(0.0)
     outcome.settle("first")
