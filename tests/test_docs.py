@@ -25,6 +25,7 @@ PAGES = [
     "docs/how-to/monitor.md",
     "docs/how-to/check-and-compress.md",
     "docs/how-to/put-foreign-types.md",
+    "docs/reference/runtimes.md",
 ]
 
 

@@ -65,6 +65,13 @@ class Payload:
             self._loaded = True
         return self._value
 
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the put; empty without tracing there, or once closed."""
+        from stagelink.adapters.msgspec import traced  # noqa: PLC0415 - few ask
+
+        return "" if self._buffer is None else traced.read(self._buffer, self.size)
+
     def placed(self, into: Any, device: object) -> Self:  # noqa: ANN401
         """This payload, its value copied *into* what is given or to *device*, its memory released.
 
@@ -103,6 +110,24 @@ class Payload:
             self._driver.submit(Release(self._handle))
         self._buffer = None
 
+    def disown(self) -> None:
+        """Hand the memory back unreleased: its delivery is somebody else's from now on."""
+        self._driver.views.release(self._handle)
+        self._buffer, self._value, self._loaded = None, None, False
+
+    async def __aenter__(self) -> Self:
+        """Use the payload; leaving closes it, which does not wait."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the payload."""
+        self.close()
+
     def __enter__(self) -> Self:
         """Use the payload; leaving closes it."""
         return self
@@ -135,9 +160,14 @@ class Draft:
     def __init__(self, driver: Driver, block: Block, size: int, buffer: Any, tensor: Any) -> None:  # noqa: ANN401
         self._driver = driver
         self._block: Block | None = block
-        self._buffer = buffer
+        self._buffer: memoryview | None = buffer
         self.tensor = tensor
         self.size = size
+
+    @property
+    def memory(self) -> memoryview | None:
+        """The bytes of the payload but its digest; None once put or given back."""
+        return self._buffer
 
     def take(self, driver: Driver) -> Block:
         """The block, once: from now on it belongs to the put that *driver* performs.
