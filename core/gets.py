@@ -127,10 +127,7 @@ class Gets:
             body=known.body,
         )  # fmt: skip
         if known.how == ERROR:
-            source.consume(known.key, known.generation, 0)
-            if MARK in known.key:  # a stream is over: its sender may use the key again
-                source.send(Ack(()), self.fetches, out)
-            self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
+            self._hear(source, fetch, known, out)
         elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.deliver(source, fetch, out)
@@ -143,6 +140,15 @@ class Gets:
             assert known.how == PULL
             source.inbox.assign(known.key, known.generation, fetch.number)
             self._queue(source, fetch, out)
+
+    def _hear(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> None:
+        """The news is that nothing comes: the producer failed, or a stream is over."""
+        source.consume(known.key, known.generation, 0)
+        if MARK in known.key:  # the sender may use the stream's key again
+            source.send(Ack(()), self.fetches, out)
+        self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
 
     def _queue(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
         fetch = self.fetches.set(fetch._replace(state=QUEUED))

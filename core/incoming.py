@@ -126,8 +126,9 @@ class Incoming:
             return
         known = source.inbox.get(key)
         if known is not None:
-            newest = not (command.generation or command.size or command.instance)
-            if known.how == INLINE and newest and not known.fetch:
+            newest = not (command.generation or command.size)
+            ours = newest and command.instance in {NO_INSTANCE, source.peer}
+            if known.how == INLINE and ours and not known.fetch:
                 self._gets.hand_out(source, known, ticket, out)
                 return
             if self._gets.adopt(source, command, out):
@@ -153,12 +154,13 @@ class Incoming:
         ticket, key = command.ticket, command.key
         if self._answered_at_once(source, command, out):
             return
+        if command.instance not in {NO_INSTANCE, source.peer}:
+            out.append(Complete(ticket, None))  # what is known is of another instance
+            return
         if self._gets.landed(source, key, ticket, out):
             return
         known = source.inbox.get(key)
-        if command.instance not in {NO_INSTANCE, source.peer}:
-            pass  # what is known is of another instance
-        elif known is None:
+        if known is None:
             self._ask_if_forgotten(source, key, out)
         elif known.how == INLINE and not known.fetch:
             self._gets.hand_out(source, known, ticket, out)
@@ -178,6 +180,7 @@ class Incoming:
             source is not None
             and source.open
             and source.stage == stage
+            and not len(self.shelf)
             and not source.inbox.forgot
             and source.inbox.get(key) is None
             and key not in source.recent
@@ -245,8 +248,10 @@ class Incoming:
         ]
         if command.reject and command.instance in {NO_INSTANCE, source.peer}:
             reject(self._gets, source, command.key, out)
-            for kept in self.shelf.of(command.address, command.key):
-                self._unshelve(kept, now_s, out)
+            for kept in self.shelf.all() if len(self.shelf) else ():
+                named = {kept.key, stream_of(kept.key)}
+                if kept.address == command.address and command.key in named:
+                    self._unshelve(kept, now_s, out)
         self._end_all(wanted, Reason.CANCELLED, "cancelled by this side", out)
         out.append(Complete(command.ticket, len(wanted)))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.core.keys import check_key, check_stage
 from stagelink.payload import Draft
-from stagelink.tickets import PutTicket, StagedPut, published, woken
+from stagelink.tickets import PutTicket, StagedPut, answered, published
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -120,21 +120,8 @@ class Asynchronous:
             return self._gets.first(await self._answered(command), call)
 
     async def _answered(self, command: Get | Await) -> Result:
-        """The core's answer to *command*; whoever serves the channel wakes our loop."""
         driver = self._calls.driver
-        ticket = driver.tickets.new()
-        begun = command._replace(ticket=ticket.number)
-        try:
-            driver.begin(begun, ticket)
-            if not ticket.done:
-                await woken(ticket.then)
-        except GeneratorExit:
-            driver.leave(begun, ticket)  # by the garbage collector, perhaps under a lock
-            raise
-        except BaseException:
-            driver.abandon(begun, ticket)
-            raise
-        return ticket.result
+        return await answered(driver, command, driver.tickets.new())
 
     async def __aenter__(self) -> Self:
         """Use the connector; leaving closes it."""

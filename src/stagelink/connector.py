@@ -296,12 +296,14 @@ class Connector(Asynchronous):
     def cleanup(self, key: str, *, to: str | None = None, source: str | None = None) -> int:
         """Forget *key* in both directions: withdraw what we published, end what we wait for.
 
-        Returns how many publications and gets were ended; unknown keys are fine.
+        Streams of the key are ended as well: aborted and taken back, or closed. Returns how many
+        publications, gets and readers of streams were ended; unknown keys are fine.
         """
         check_key(key)
         self._calls.check_usable()
         stages = self._driver.look(lambda e: list(e.outgoing.ledgers)) if to is None else [to]
-        ended = sum(self.withdraw(key, to=stage) for stage in stages)
+        ended = self._streams.forget(key, to, source)
+        ended += sum(self.withdraw(key, to=stage) for stage in stages)
         if source is not None:
             return ended + self.reject(key, source=source)
         return ended + self._gets.end_everywhere(key)

@@ -139,15 +139,15 @@ class Puts:
             buffer = self.memory(block)[: layout.size]
             return Draft(self._driver, block, size, buffer, layout.open(buffer))
 
-    def until(self, timeout: float | None, deadline: float | None) -> float:
-        """When the wait for room ends."""
-        return self._calls.until(timeout, deadline, self._calls.policy.put_s)
-
     def prepared(self, shape: Sequence[int], dtype: object) -> Prepared:
         """The layout of a payload of one tensor."""
         from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
 
         return prepare(shape, dtype)
+
+    def until(self, timeout: float | None, deadline: float | None) -> float:
+        """When the wait for room ends."""
+        return self._calls.until(timeout, deadline, self._calls.policy.put_s)
 
     def command(
         self, key: str, to: str, ttl: float | None, readers: object, replace: bool | None

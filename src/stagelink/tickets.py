@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable, Generator
 
+    from stagelink.adapters.threads import Driver
+    from stagelink.adapters.threads.tickets import Ticket
     from stagelink.calls import Accounted, Calls
-    from stagelink.core.events import Publish
+    from stagelink.core.events import Await, Get, Publish, Result
     from stagelink.ports.codec import Staged
     from stagelink.ports.log import EventLog
     from stagelink.puts import Puts, Receipt
@@ -227,6 +229,22 @@ class StagedPut:
         error = ClosedError(msg, reason=Reason.CLOSED, remedy="open a new one")
         self._call.failed(error)
         self._progress.end(None, error)
+
+
+async def answered(driver: Driver, command: Get | Await, ticket: Ticket) -> Result:
+    """The core's answer to *command*; whoever serves the channel wakes our loop."""
+    begun = command._replace(ticket=ticket.number)
+    try:
+        driver.begin(begun, ticket)
+        if not ticket.done:
+            await woken(ticket.then)
+    except GeneratorExit:
+        driver.leave(begun, ticket)  # by the garbage collector, perhaps under a lock
+        raise
+    except BaseException:
+        driver.abandon(begun, ticket)
+        raise
+    return ticket.result
 
 
 async def woken(then: Callable[[Callable[[], object]], object]) -> None:
