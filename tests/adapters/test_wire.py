@@ -217,7 +217,7 @@ def test_limits_themselves_pass() -> None:
             BIG - 1,
             ME,
             Identity("s" * 256),
-            "Ã©" * 256,
+            "é" * 256,
             b"",
             report,
             HOST,
