@@ -84,6 +84,11 @@ class StagelinkError(Exception):
         self.remedy = remedy
         super().__init__(message)
 
+    @property
+    def cause(self) -> str:
+        """One word for logs, metrics and traces: the reason, or the class where there is none."""
+        return self.reason.value if self.reason else type(self).__name__
+
     def __str__(self) -> str:
         """One line: what happened, where, and what to do."""
         where = str(self.context)

@@ -20,7 +20,8 @@ FACE = ROOT / "src" / "stagelink"
 LAYERS = ["core", "ports", "adapters", "plugins"]
 # The demo is a program that uses the face, with processes and threads of its own.
 HOLDS_NO_THREAD = [
-    "compose", "config", "connector", "failures", "hosts", "metrics", "payload", "__init__",
+    "compose", "config", "connector", "failures", "hosts", "metrics", "payload", "prometheus",
+    "tracing", "__init__",
 ]  # fmt: skip
 
 

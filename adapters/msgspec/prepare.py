@@ -22,9 +22,13 @@ class Prepared:
 
     __slots__ = ("_head", "_layout", "_make", "size")
 
-    def __init__(self, code: int, dtype: object, shape: tuple[int, ...], nbytes: int) -> None:
-        described = lv.encode((0, dtype, shape))
-        header = lv.encode(Ext(code, described))
+    def __init__(
+        self, code: int, dtype: object, shape: tuple[int, ...], nbytes: int, traceparent: str
+    ) -> None:
+        tree = Ext(code, lv.encode((0, dtype, shape)))
+        if traceparent:
+            tree = Ext(lv.TRACED, lv.encode((traceparent, tree)))
+        header = lv.encode(tree)
         self._layout = payload.plan(len(header), [(nbytes, lv.VIEW_ALIGNMENT)])
         self._head = payload.pack_prefix(self._layout) + header
         self._make: Callable[[Any, int], Any] = _maker(code, dtype, shape, nbytes)
@@ -47,11 +51,11 @@ class Prepared:
         return self._make(target, offset)
 
 
-def prepare(shape: Sequence[int], dtype: object) -> Prepared:
+def prepare(shape: Sequence[int], dtype: object, traceparent: str = "") -> Prepared:
     """Measure a tensor of *shape* and *dtype*.
 
     A torch dtype, or a name where torch is installed, makes a tensor; a numpy dtype, or a name
-    where it is not, makes an array.
+    where it is not, makes an array. *traceparent*, if any, is where one can be filled in later.
 
     Raises:
         ConfigError: *shape* or *dtype* is none.
@@ -64,11 +68,11 @@ def prepare(shape: Sequence[int], dtype: object) -> Prepared:
         from stagelink.adapters.msgspec import tensors  # noqa: PLC0415 - torch is heavy
 
         name, item_bytes = tensors.name_and_size(dtype)
-        return Prepared(lv.TENSOR, name, lengths, math.prod(lengths) * item_bytes)
+        return Prepared(lv.TENSOR, name, lengths, math.prod(lengths) * item_bytes, traceparent)
     from stagelink.adapters.msgspec import arrays  # noqa: PLC0415 - numpy is heavy
 
     description, item_bytes = arrays.description_and_size(dtype)
-    return Prepared(lv.ARRAY, description, lengths, math.prod(lengths) * item_bytes)
+    return Prepared(lv.ARRAY, description, lengths, math.prod(lengths) * item_bytes, traceparent)
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:

@@ -111,6 +111,15 @@ def _far(load: Load, data: memoryview) -> memoryview:
     return load.view[offset : offset + nbytes]
 
 
+def _traced(load: Load, data: memoryview) -> Any:  # noqa: ANN401
+    """The value alone; who wants its trace context looks with ``traced.read``."""
+    items = load.items(data)
+    if len(items) != 2:  # noqa: PLR2004 - the context and the value
+        msg = f"a traced value is a context and a value, not {len(items)} items"
+        raise PayloadError(msg)
+    return items[1]
+
+
 def _big_int(_load: Load, data: memoryview) -> int:
     return int.from_bytes(data, "little", signed=True)
 
@@ -126,6 +135,7 @@ UNPACKERS: dict[int, Callable[[Load, memoryview], Any]] = {
     lv.ENUM: unpack_enum,
     lv.CODEC: lambda load, data: unpack_foreign(load.codecs, load.items(data)),
     lv.MAP: _map,
+    lv.TRACED: _traced,
     lv.BIG_INT: _big_int,
     lv.BYTEARRAY: lambda _, data: bytearray(data),
     lv.MEMORYVIEW: lambda _, data: memoryview(bytes(data)),

@@ -96,6 +96,11 @@ class Accounted:
         """Of an error of this call, as far as it is known before it ends."""
         return Context(key=self._key, edge=f"{self._from}->{self._to}")
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the call began."""
+        return self._driver.clock() - self._start_s
+
     def put(self, size: int) -> None:
         """It has published *size* bytes."""
         driver = self._driver
@@ -125,7 +130,7 @@ class Accounted:
         elapsed_s = self._driver.clock() - self._start_s
         merged = {**self.context._asdict(), **known, "elapsed_s": elapsed_s}
         error.context = Context(**merged)
-        cause = error.reason.value if error.reason else type(error).__name__
+        cause = error.cause
         self._driver.counters.failed(cause, str(error.context.edge))
         self._tell(error, cause)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stagelink import StagelinkError, __version__
-from stagelink.terminal import backends, doctor, top
+from stagelink.terminal import backends, bench, doctor, top
 from stagelink.terminal.output import FAILED, INTERRUPTED
 from stagelink.terminal.output import give_up as _give_up
 
@@ -30,6 +30,8 @@ ALL_EXAMPLES = f"""{EXAMPLES}
   stagelink backends                        what can work here
 
   stagelink doctor --pool 8GiB              whether it can work here, and what to do if not
+
+  stagelink bench --quick                   what a hand-off costs on this machine
 
   stagelink top tcp://127.0.0.1:50051       what a running connector does
 """
@@ -64,6 +66,7 @@ def root(
 
 # Commands with a module of their own; the order is that of the help.
 app.command(epilog=backends.EXAMPLES)(backends.backends)
+app.command(epilog=bench.EXAMPLES)(bench.bench)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=top.EXAMPLES)(top.top)
 

@@ -15,13 +15,16 @@ from stagelink.adapters.wrap import Compression, Integrity, Wrapping
 from stagelink.config import load_config
 from stagelink.connector import Connector
 from stagelink.core.endpoint import Endpoint
+from stagelink.core.errors import ConfigError
 from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.pool import Pool
 from stagelink.core.settings import Settings
 from stagelink.core.values import HostCard, Identity, Instance, PlaneCard
+from stagelink.gets import Gets
 from stagelink.hosts import with_host
 from stagelink.metrics import figures_of
 from stagelink.plugins import BackendContext, Manager
+from stagelink.puts import Puts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +50,7 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
     context = BackendContext(secrets.token_bytes(16), config)
     chosen = manager.choose(config.backend, context)
     wrapping = _wrapping(config, manager)
+    halves = _halves(config)
     serializer = PayloadSerializer(codecs=manager.codecs.values())
     with ExitStack() as undo:
         codecs = wrapping.compression.names
@@ -57,7 +61,19 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
         instance=context.instance.hex(), backends=[backend.name for backend in chosen],
     )  # fmt: skip
     driver.exchange.inspections.figures = partial(figures_of, config, driver, wrapping)
-    return Connector(config, driver, serializer, wrapping)
+    return Connector(config, driver, serializer, wrapping, halves)
+
+
+def _halves(config: Config) -> tuple[type[Puts], type[Gets]]:
+    """Who performs puts and gets: without tracing nothing of it is even imported."""
+    if not config.tracing:
+        return Puts, Gets
+    try:
+        from stagelink.tracing import TracedGets, TracedPuts  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        msg = f"tracing needs opentelemetry-api: {error}"
+        raise ConfigError(msg, remedy="pip install 'stagelink[otel]'") from error
+    return TracedPuts, TracedGets
 
 
 def _wrapping(config: Config, manager: Manager) -> Wrapping:

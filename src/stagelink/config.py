@@ -53,6 +53,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         sender: the endpoint to get from.
         senders: endpoints to get from, by stage.
         shm_dir: the mount for shared memory.
+        tracing: make OpenTelemetry spans of puts and gets, joined across processes; needs the
+            extra ``otel``.
         timeouts: fields of :class:`stagelink.core.timeouts.TimeoutPolicy`, seconds.
     """
 
@@ -81,6 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sender: str | None = None
     senders: dict[str, str] = msgspec.field(default_factory=dict)
     shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory
+    tracing: bool = False
     timeouts: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property

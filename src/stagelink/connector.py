@@ -46,15 +46,17 @@ class Connector:
     """
 
     def __init__(
-        self, config: Config, driver: Driver, serializer: Serializer, wrapping: Wrapping
-    ) -> None:
+        self, config: Config, driver: Driver, serializer: Serializer, wrapping: Wrapping,
+        halves: tuple[type[Puts], type[Gets]] = (Puts, Gets),
+    ) -> None:  # fmt: skip
         self.config = config
         self._driver = driver
         self._wrapping = wrapping
         self._calls = Calls(config, driver)
         self._senders = Senders(config, driver.parts.channel.check)
-        self._puts = Puts(config, self._calls, serializer, wrapping)
-        self._gets = Gets(self._calls, serializer, wrapping, self._senders)
+        puts, gets = halves
+        self._puts = puts(config, self._calls, serializer, wrapping)
+        self._gets = gets(self._calls, serializer, wrapping, self._senders)
         self._streams = Streams(self._calls, self._puts, self._gets, self._senders)
 
     # --- sending -------------------------------------------------------------------------

@@ -65,6 +65,13 @@ class Payload:
             self._loaded = True
         return self._value
 
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the put; empty without tracing there, or once closed."""
+        from stagelink.adapters.msgspec import traced  # noqa: PLC0415 - few ask
+
+        return "" if self._buffer is None else traced.read(self._buffer, self.size)
+
     def placed(self, into: Any, device: object) -> Self:  # noqa: ANN401
         """This payload, its value copied *into* what is given or to *device*, its memory released.
 
@@ -135,9 +142,14 @@ class Draft:
     def __init__(self, driver: Driver, block: Block, size: int, buffer: Any, tensor: Any) -> None:  # noqa: ANN401
         self._driver = driver
         self._block: Block | None = block
-        self._buffer = buffer
+        self._buffer: memoryview | None = buffer
         self.tensor = tensor
         self.size = size
+
+    @property
+    def memory(self) -> memoryview | None:
+        """The bytes of the payload but its digest; None once put or given back."""
+        return self._buffer
 
     def take(self, driver: Driver) -> Block:
         """The block, once: from now on it belongs to the put that *driver* performs.

@@ -16,6 +16,7 @@ from stagelink.payload import Draft
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from stagelink.adapters.msgspec.prepare import Prepared
     from stagelink.adapters.wrap import Wrapping
     from stagelink.calls import Accounted, Calls
     from stagelink.config import Config
@@ -111,14 +112,18 @@ class Puts:
         self, shape: Sequence[int], dtype: object, timeout: float | None, call: Accounted
     ) -> Draft:
         """A block of the pool laid out as one tensor."""
-        from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
-
-        layout = prepare(shape, dtype)
+        layout = self.prepared(shape, dtype)
         size = layout.size + self._wrapping.tail
         block = self.reserve(size, self._calls.seconds(timeout, self._calls.policy.put_s), call)
         with self.given_back(block):
             buffer = self.memory(block)[: layout.size]
             return Draft(self._driver, block, size, buffer, layout.open(buffer))
+
+    def prepared(self, shape: Sequence[int], dtype: object) -> Prepared:
+        """The layout of a payload of one tensor."""
+        from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
+
+        return prepare(shape, dtype)
 
     def command(
         self, key: str, to: str, ttl: float | None, readers: object, replace: bool | None

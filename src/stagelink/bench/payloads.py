@@ -1,0 +1,45 @@
+"""The values that travel: plain bytes as a tensor, or as an array where there is no torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from stagelink.core.errors import ConfigError
+
+PAGE = 4096
+HAS_NUMPY = find_spec("numpy") is not None
+
+
+def library() -> Any:  # noqa: ANN401
+    """Torch, or else numpy.
+
+    Raises:
+        ConfigError: neither is installed.
+    """
+    for name in ("torch", "numpy"):
+        if find_spec(name) is not None:
+            return import_module(name)
+    msg = "a benchmark needs tensors or arrays to send"
+    raise ConfigError(msg, remedy="pip install 'stagelink[numpy]'")
+
+
+def payload(size: int) -> Any:  # noqa: ANN401
+    """*size* bytes, every page of them written once (unwritten ones would all be one page)."""
+    made = library()
+    return made.full((size,), 7, dtype=made.uint8)
+
+
+def fill(tensor: Any) -> None:  # noqa: ANN401
+    """Write every byte of a tensor or an array."""
+    tensor[:] = 7
+
+
+def touch(value: Any) -> bytes:  # noqa: ANN401
+    """Read one byte of every page of a tensor, an array or bytes, and return them."""
+    if hasattr(value, "untyped_storage"):
+        if not HAS_NUMPY:
+            return bytes(value[::PAGE].tolist())
+        value = value.numpy()
+    return memoryview(value)[::PAGE].tobytes()  # a microsecond; a sum by numpy takes five
