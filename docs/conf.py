@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from pygments.lexers import TextLexer
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from stagelink import __version__  # noqa: E402 - from this very tree
@@ -24,3 +26,10 @@ autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # attributes are told in their class, once
+# "bytes" in a signature is the builtin, whatever else is called so.
+suppress_warnings = ["ref.python"]
+
+
+def setup(app):  # noqa: ANN001, ANN201, D103 - Sphinx calls it
+    for name in ("hex", "mermaid"):  # read as they are
+        app.add_lexer(name, TextLexer)

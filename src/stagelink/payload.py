@@ -32,7 +32,6 @@ class Payload:
         key: the key it was put under.
         generation: its number in the sender's log.
         size: bytes of its encoded form.
-        sender: the identity of the stage that put it.
     """
 
     def __init__(
