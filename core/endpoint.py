@@ -14,6 +14,7 @@ from stagelink.core.errors import Reason
 from stagelink.core.events import (
     Abandon,
     Attached,
+    Await,
     CancelKey,
     Close,
     Complete,
@@ -31,6 +32,7 @@ from stagelink.core.events import (
     Reserve,
     StopGet,
     TimePassed,
+    Untaken,
     Withdraw,
     WriteEnded,
 )  # fmt: skip
@@ -68,6 +70,8 @@ class Endpoint:
             Withdraw: self.outgoing.withdraw,
             Get: self._get,
             Poll: self._poll,
+            Await: self._await,
+            Untaken: self._untaken,
             StopGet: self._stop_get,
             CancelKey: self.incoming.cancel_key,
             Release: self._release,
@@ -84,6 +88,8 @@ class Endpoint:
         }
         self._due: dict[str, Callable[..., None]] = {
             "fetch": self.incoming.fetch_due,
+            "wait": self.incoming.wait_due,
+            "kept": self.incoming.kept_due,
             "greet": self.incoming.greet_due,
             "ack": self.incoming.ack_due,
             "ttl": self.outgoing.expire,
@@ -139,6 +145,16 @@ class Endpoint:
     def _poll(self, event: Poll, now_s: float, out: list[Action]) -> None:
         if not self._refused(event.ticket, out):
             self.incoming.poll(event, now_s, out)
+
+    def _await(self, event: Await, now_s: float, out: list[Action]) -> None:
+        if not self._refused(event.ticket, out):
+            self.incoming.wait(event, now_s, out)
+
+    def _untaken(self, event: Untaken, now_s: float, out: list[Action]) -> None:
+        if self.closed:
+            self.incoming.release(event.delivery.handle, now_s, out)
+        else:
+            self.incoming.untaken(event, now_s, out)
 
     def _stop_get(self, event: StopGet, now_s: float, out: list[Action]) -> None:
         self.incoming.stop(event.ticket, event.reason, now_s, out)

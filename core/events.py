@@ -87,8 +87,30 @@ class Poll(NamedTuple):
     instance: Instance = NO_INSTANCE
 
 
+class Await(NamedTuple):
+    """Want to know the first of ``keys`` that a get would not wait for; takes nothing.
+
+    Answered by that key (its payload is there, or it has expired, failed or been withdrawn) or by
+    Failure. ``deadline_s`` is inclusive.
+    """
+
+    ticket: int
+    address: str
+    source: str
+    keys: tuple[str, ...]
+    deadline_s: float
+
+
+class Untaken(NamedTuple):
+    """A delivery of ``key`` reached no caller: the next get of it is given it."""
+
+    address: str
+    key: str
+    delivery: Delivery
+
+
 class StopGet(NamedTuple):
-    """The caller of this ticket no longer waits (a get cancelled from outside)."""
+    """The caller of this ticket no longer waits (a get or wait cancelled from outside)."""
 
     ticket: int
     reason: str
@@ -181,8 +203,8 @@ class TimePassed(NamedTuple):
 
 
 Event = Union[
-    Reserve, Abandon, Publish, Withdraw, Get, Poll, StopGet, CancelKey, Release, Close,
-    Connected, Disconnected, Received, Attached, WriteEnded, Probed, Fenced, PlaneReset,
+    Reserve, Abandon, Publish, Withdraw, Get, Poll, Await, Untaken, StopGet, CancelKey, Release,
+    Close, Connected, Disconnected, Received, Attached, WriteEnded, Probed, Fenced, PlaneReset,
     TimePassed,
 ]  # fmt: skip
 
@@ -220,7 +242,7 @@ class Failure(NamedTuple):
     generation: int = 0
 
 
-Result = Union[Block, Refusal, Published, Delivery, Failure, bool, int, None]
+Result = Union[Block, Refusal, Published, Delivery, Failure, str, bool, int, None]
 
 # --- orders --------------------------------------------------------------------------------
 

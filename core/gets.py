@@ -31,13 +31,15 @@ from stagelink.core.messages import (
 )
 from stagelink.core.pool import RECEIVE, Block, Refusal
 from stagelink.core.refusals import describe
+from stagelink.core.shelf import Shelf, suits
 from stagelink.core.streams import MARK
 from stagelink.core.values import NO_INSTANCE, RegionRef
+from stagelink.core.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stagelink.core.events import Action, Get
+    from stagelink.core.events import Action, Get, Untaken
     from stagelink.core.handshake.inbox import Known
     from stagelink.core.messages import Announce
     from stagelink.core.pool import Grant, Pool
@@ -48,7 +50,10 @@ if TYPE_CHECKING:
 class Gets:
     """Every get of a receiver, from the call to the last view."""
 
-    __slots__ = ("_grant", "_pool", "_timers", "ack_delay_s", "fetches", "now_s", "sources")
+    __slots__ = (
+        "_grant", "_pool", "_timers", "ack_delay_s", "fetches", "now_s", "shelf", "sources",
+        "waits",
+    )  # fmt: skip
 
     def __init__(
         self, pool: Pool, timers: Timers, ack_delay_s: float,
@@ -61,6 +66,8 @@ class Gets:
         self.now_s = 0.0
         self.fetches = Fetches()
         self.sources: dict[str, Source] = {}
+        self.waits = Waits(timers)
+        self.shelf = Shelf()
 
     def hand_out(
         self, source: Source, known: Known | Announce, ticket: int, out: list[Action]
@@ -73,13 +80,28 @@ class Gets:
         self.touch(source, out)
 
     def advance(self, source: Source, key: str, out: list[Action]) -> None:
-        """Give the newest announcement of *key* to the oldest get that waits for it."""
+        """Give the newest announcement of *key* to the oldest get that waits for it.
+
+        If none does, those hear of it who wait for the first of many keys.
+        """
         known = source.inbox.get(key)
         if known is None or known.fetch:
             return
         fetch = self.fetches.first_waiting(source.address, key, known.generation)
         if fetch is not None:
             self.take(source, fetch, known, out)
+        else:
+            self.waits.tell(source.address, key, out)
+
+    def is_there(self, source: Source, key: str) -> bool:
+        """Whether a get of *key* would be given a payload that nobody else works on."""
+        if self.shelf.of(source.address, key):
+            return True
+        known = source.inbox.get(key)
+        fetch = self.fetches.get(known.fetch) if known else None
+        if fetch is None:
+            return known is not None
+        return not fetch.ticket and fetch.state != HELD
 
     def take(
         self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
@@ -105,10 +127,7 @@ class Gets:
             body=known.body,
         )  # fmt: skip
         if known.how == ERROR:
-            source.consume(known.key, known.generation, 0)
-            if MARK in known.key:  # a stream is over: its sender may use the key again
-                source.send(Ack(()), self.fetches, out)
-            self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
+            self._hear(source, fetch, known, out)
         elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.deliver(source, fetch, out)
@@ -121,6 +140,15 @@ class Gets:
             assert known.how == PULL
             source.inbox.assign(known.key, known.generation, fetch.number)
             self._queue(source, fetch, out)
+
+    def _hear(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> None:
+        """The news is that nothing comes: the producer failed, or a stream is over."""
+        source.consume(known.key, known.generation, 0)
+        if MARK in known.key:  # the sender may use the stream's key again
+            source.send(Ack(()), self.fetches, out)
+        self.fail(fetch, Reason.FAILED.value, known.body.decode("utf-8", "replace"), out)
 
     def _queue(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
         fetch = self.fetches.set(fetch._replace(state=QUEUED))
@@ -204,6 +232,26 @@ class Gets:
             return False
         self.deliver(source, self.fetches.set(fetch._replace(ticket=ticket)), out)
         return True
+
+    def from_shelf(self, source: Source, command: Get, out: list[Action]) -> bool:
+        """Give a get what an earlier one was delivered and did not take."""
+        kept = self.shelf.find(command)
+        if kept is None or command.source != source.stage:
+            return False
+        self.shelf.drop(kept)
+        self._timers.disarm(("kept", kept.number))
+        out.append(Complete(command.ticket, kept.delivery))
+        return True
+
+    def hand_on(self, event: Untaken, out: list[Action]) -> bool:
+        """Give a delivery that nobody took to the oldest get that waits for its key."""
+        delivery = event.delivery
+        for fetch in self.fetches.waiting_for(event.address, event.key):
+            if suits(delivery, fetch.want, fetch.want_size, fetch.want_instance):
+                out.append(Complete(fetch.ticket, delivery))
+                self.let_go(fetch, out)
+                return True
+        return False
 
     def give_up(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
         """End a get from our side; a block that a write may still reach goes into quarantine."""

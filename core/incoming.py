@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
-from stagelink.core.events import Attach, Complete, Failure
+from stagelink.core.events import Attach, Complete, Failure, Get, Poll
 from stagelink.core.gets import Gets, safe
 from stagelink.core.handshake.fetch import DRAINING, HELD, PULLING, QUEUED, WAITING, Fetches
 from stagelink.core.handshake.session import (
@@ -35,6 +35,7 @@ from stagelink.core.messages import (
     Welcome,
 )  # fmt: skip
 from stagelink.core.rejections import reject, reject_announced
+from stagelink.core.shelf import SHELF_LIMIT
 from stagelink.core.source import Source
 from stagelink.core.streams import MARK, stream_of
 from stagelink.core.values import NO_INSTANCE
@@ -42,13 +43,15 @@ from stagelink.core.values import NO_INSTANCE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stagelink.core.events import Action, Attached, CancelKey, Get, Poll
+    from stagelink.core.events import Action, Attached, Await, CancelKey, Untaken
     from stagelink.core.handshake.fetch import Fetch
     from stagelink.core.handshake.watch import Peers
     from stagelink.core.pool import Block, Grant, Pool
     from stagelink.core.settings import Settings
+    from stagelink.core.shelf import Kept, Shelf
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance, Link
+    from stagelink.core.waits import Wait, Waits
 
 GREET_AGAIN_S = 1.0
 SIDE = "receiver"
@@ -65,7 +68,7 @@ class Incoming:
 
     __slots__ = (
         "_gets", "_handlers", "_peers", "_pool", "_settings", "_timers", "late", "sessions",
-        "stale",
+        "stale", "untaken_lost",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +83,7 @@ class Incoming:
         self.sessions = settings.session_base
         self.stale = 0
         self.late = 0
+        self.untaken_lost = 0
         self._handlers: dict[type, Callable[..., None]] = {
             Welcome: self._on_welcome,
             Synced: self._on_synced,
@@ -100,6 +104,16 @@ class Incoming:
         """Every sender we were asked to get from, by address."""
         return self._gets.sources
 
+    @property
+    def waits(self) -> Waits:
+        """Every call that waits for the first of many keys."""
+        return self._gets.waits
+
+    @property
+    def shelf(self) -> Shelf:
+        """Deliveries that reached no caller."""
+        return self._gets.shelf
+
     # --- calls ---------------------------------------------------------------------------
 
     def get(self, command: Get, now_s: float, out: list[Action]) -> None:
@@ -108,12 +122,13 @@ class Incoming:
         source = self._source(command.address, command.source, out)
         key, ticket = command.key, command.ticket
         source.rejected.pop(key, None)  # who asks for it wants it again
-        if self._fails_at_once(source, command, out):
+        if self._answered_at_once(source, command, out):
             return
         known = source.inbox.get(key)
         if known is not None:
-            newest = not (command.generation or command.size or command.instance)
-            if known.how == INLINE and newest and not known.fetch:
+            newest = not (command.generation or command.size)
+            ours = newest and command.instance in {NO_INSTANCE, source.peer}
+            if known.how == INLINE and ours and not known.fetch:
                 self._gets.hand_out(source, known, ticket, out)
                 return
             if self._gets.adopt(source, command, out):
@@ -137,14 +152,15 @@ class Incoming:
         self._gets.now_s = now_s
         source = self._source(command.address, command.source, out)
         ticket, key = command.ticket, command.key
-        if self._fails_at_once(source, command, out):
+        if self._answered_at_once(source, command, out):
+            return
+        if command.instance not in {NO_INSTANCE, source.peer}:
+            out.append(Complete(ticket, None))  # what is known is of another instance
             return
         if self._gets.landed(source, key, ticket, out):
             return
         known = source.inbox.get(key)
-        if command.instance not in {NO_INSTANCE, source.peer}:
-            pass  # what is known is of another instance
-        elif known is None:
+        if known is None:
             self._ask_if_forgotten(source, key, out)
         elif known.how == INLINE and not known.fetch:
             self._gets.hand_out(source, known, ticket, out)
@@ -164,9 +180,11 @@ class Incoming:
             source is not None
             and source.open
             and source.stage == stage
+            and not len(self.shelf)
             and not source.inbox.forgot
             and source.inbox.get(key) is None
             and key not in source.recent
+            and not len(self.shelf)
         )
 
     def _goes_on(self, number: int, out: list[Action]) -> bool:
@@ -179,9 +197,40 @@ class Incoming:
             self._gets.let_go(fetch, out)
         return True
 
+    def wait(self, command: Await, now_s: float, out: list[Action]) -> None:
+        """Answer with the first key that a get would not wait for, now or when there is one."""
+        self._gets.now_s = now_s
+        source = self._source(command.address, command.source, out)
+        refusal = self._refusal(source, command.source)
+        ready = [key for key in command.keys if self._gets.is_there(source, key)]
+        ended = (key for key in command.keys if self._known_end(source, key)[0])
+        key = ready[0] if ready else next(ended, None)
+        if refusal is not None or key is not None:
+            out.append(Complete(command.ticket, refusal or key))
+            return
+        self.waits.begin(command)
+        for key in command.keys:
+            self._ask_if_forgotten(source, key, out)
+
+    def untaken(self, event: Untaken, now_s: float, out: list[Action]) -> None:
+        """A delivery reached no caller: whoever waits for its key has it, or the next who asks."""
+        self._gets.now_s = now_s
+        address, key, delivery = event
+        fetch = self.fetches.get(delivery.handle)
+        if delivery.handle and (fetch is None or fetch.state != HELD):
+            return  # it has been released meanwhile
+        if self._gets.hand_on(event, out):
+            return
+        kept = self.shelf.keep(address, key, delivery)
+        self._timers.arm(("kept", kept.number), now_s + self._settings.policy.ttl_s)
+        if len(self.shelf) > SHELF_LIMIT:
+            self._lose_kept(self.shelf.all()[0], now_s, out)
+        self.waits.tell(address, key, out)
+
     def stop(self, ticket: int, reason: str, now_s: float, out: list[Action]) -> None:
         """The caller of *ticket* no longer waits."""
         self._gets.now_s = now_s
+        self.waits.fail(ticket, Failure(reason, "the caller stopped waiting"), out)
         fetch = self.fetches.of_ticket(ticket)
         if fetch is not None:
             self._gets.give_up(fetch, reason, "the caller stopped waiting", out)
@@ -199,6 +248,10 @@ class Incoming:
         ]
         if command.reject and command.instance in {NO_INSTANCE, source.peer}:
             reject(self._gets, source, command.key, out)
+            for kept in self.shelf.all() if len(self.shelf) else ():
+                named = {kept.key, stream_of(kept.key)}
+                if kept.address == command.address and command.key in named:
+                    self._unshelve(kept, now_s, out)
         self._end_all(wanted, Reason.CANCELLED, "cancelled by this side", out)
         out.append(Complete(command.ticket, len(wanted)))
 
@@ -219,6 +272,10 @@ class Incoming:
         """End every get; transfers under way are cancelled and wait for their end."""
         self._gets.now_s = now_s
         self._end_all(self.fetches.all(), Reason.CLOSED, "the connector was closed", out)
+        closed = Failure(Reason.CLOSED.value, "the connector was closed")
+        self._fail_waits(self.waits.all(), closed, out)
+        for kept in self.shelf.all():
+            self._unshelve(kept, now_s, out)
         for source in self.sources.values():
             source.send(Ack(()), self.fetches, out)
 
@@ -302,6 +359,24 @@ class Incoming:
             reason, detail = Reason.DEADLINE, self._explain(source, fetch)
         self._gets.give_up(fetch, reason.value, detail, out)
 
+    def wait_due(self, ticket: int, now_s: float, out: list[Action]) -> None:
+        """The deadline of a wait for the first of many keys."""
+        del now_s
+        wait = self.waits.get(ticket)
+        if wait is None:
+            return  # another time-out of this very moment has ended it
+        source = self.sources[wait.address]
+        reason, detail = Reason.DEADLINE, f"none of {len(wait.keys)} keys has been published"
+        if source.session.state == DECLINED or not source.met:
+            reason, detail = Reason.UNREACHABLE, source.detail
+        self.waits.fail(ticket, Failure(reason.value, detail, source.label), out)
+
+    def kept_due(self, number: int, now_s: float, out: list[Action]) -> None:
+        """A delivery that reached no caller has been kept for as long as any payload."""
+        kept = self.shelf.get(number)
+        if kept is not None:
+            self._lose_kept(kept, now_s, out)
+
     def greet_due(self, address: str, now_s: float, out: list[Action]) -> None:
         """No answer to our greeting, or a refusal that may have passed: once more."""
         source = self.sources[address]
@@ -371,7 +446,8 @@ class Incoming:
 
     def _on_synced(self, source: Source, message: Synced, out: list[Action]) -> None:
         source.in_sync(message.number)
-        for key in self.fetches.waiting_keys(source.address):
+        waited = self.fetches.waiting_keys(source.address) + self.waits.keys(source.address)
+        for key in dict.fromkeys(waited):
             self._ask_if_forgotten(source, key, out)
 
     def _on_announce(self, source: Source, message: Announce, out: list[Action]) -> None:
@@ -419,6 +495,8 @@ class Incoming:
         for waiting in self.fetches.waiting_for(source.address, key):
             if waiting.want == generation or (not waiting.want and final):
                 self._gets.give_up(waiting, reason, detail, out)
+        if final:
+            self.waits.tell(source.address, key, out)
 
     def _on_offer(self, source: Source, message: Offer, out: list[Action]) -> None:
         fetch = self.fetches.of_transfer(source.peer, message.transfer)
@@ -482,7 +560,8 @@ class Incoming:
         return source
 
     def _awaited(self, source: Source) -> bool:
-        return any(fetch.address == source.address for fetch in self.fetches.all())
+        waits = self.waits.at(source.address)
+        return bool(waits) or any(f.address == source.address for f in self.fetches.all())
 
     def _follows(self, source: Source, session: int) -> bool:
         state = source.session.state
@@ -554,6 +633,12 @@ class Incoming:
         """End every get that waits on this sender, at once."""
         ours = [fetch for fetch in self.fetches.all() if fetch.address == source.address]
         self._end_all(ours, reason, detail, out)
+        failure = Failure(reason.value, detail, source.label)
+        self._fail_waits(self.waits.at(source.address), failure, out)
+
+    def _fail_waits(self, waits: list[Wait], failure: Failure, out: list[Action]) -> None:
+        for wait in waits:
+            self.waits.fail(wait.ticket, failure, out)
 
     def _end_all(
         self, fetches: Iterable[Fetch], reason: Reason, detail: str, out: list[Action]
@@ -567,28 +652,58 @@ class Incoming:
             if fetch is not None and fetch.state not in {HELD, DRAINING}:
                 self._gets.give_up(fetch, reason.value, detail, out)
 
-    def _fails_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
-        """Answer a call whose end is known already."""
-        reason, detail = self._known_end(source, command)
-        if command.source != source.stage:
-            reason = Reason.DECLINED.value
-            detail = f"the address is that of stage {source.stage!r}, not {command.source!r}"
-        elif source.session.state == DECLINED:
-            reason, detail = Reason.DECLINED.value, source.detail
-        elif not reason:
-            return False
-        out.append(Complete(command.ticket, Failure(reason, detail, source.label)))
-        return True
+    def _answered_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
+        """Give a call what was kept for it, or answer it if its end is known already."""
+        if len(self.shelf):
+            wanted = command
+            if isinstance(wanted, Poll):
+                wanted = Get(*wanted[:4], 0, 0.0, 0, wanted.instance)
+            if self._gets.from_shelf(source, wanted, out):
+                return True
+        refusal = self._refusal(source, command.source)
+        reason, detail = self._known_end(source, command.key, command.instance)
+        if refusal is None and reason:
+            refusal = Failure(reason, detail, source.label)
+        if refusal is not None:
+            out.append(Complete(command.ticket, refusal))
+        return refusal is not None
 
-    def _known_end(self, source: Source, command: Get | Poll) -> tuple[str, str]:
-        """Why what *command* wants will not come, as far as that is known; else empty."""
-        stream = stream_of(command.key)
-        reason, detail = source.recent.get(stream or command.key, ("", ""))
+    def _refusal(self, source: Source, stage: str) -> Failure | None:
+        """Why nothing can be had from *source*, asked for by the name *stage*."""
+        if stage != source.stage:
+            detail = f"the address is that of stage {source.stage!r}, not {stage!r}"
+        elif source.session.state == DECLINED:
+            detail = source.detail
+        else:
+            return None
+        return Failure(Reason.DECLINED.value, detail, source.label)
+
+    def _unshelve(self, kept: Kept, now_s: float, out: list[Action]) -> None:
+        """Let go of a delivery that has no taker."""
+        self.shelf.drop(kept)
+        self._timers.disarm(("kept", kept.number))
+        self.release(kept.delivery.handle, now_s, out)
+
+    def _lose_kept(self, kept: Kept, now_s: float, out: list[Action]) -> None:
+        """Nobody took it in time: a get of its key is told so until there is a new one."""
+        self._unshelve(kept, now_s, out)
+        self.untaken_lost += 1
+        source = self.sources[kept.address]
+        if source.inbox.get(kept.key) is None:
+            detail = "it was delivered to a call that had been cancelled, and then not taken"
+            source.remember(stream_of(kept.key) or kept.key, Reason.EXPIRED.value, detail)
+
+    def _known_end(
+        self, source: Source, key: str, instance: Instance = NO_INSTANCE
+    ) -> tuple[str, str]:
+        """Why *key* of that *instance* will not come, as far as that is known; else empty."""
+        stream = stream_of(key)
+        reason, detail = source.recent.get(stream or key, ("", ""))
         if reason in _FINAL and not stream:
             return reason, detail
-        if reason and stream and source.inbox.get(command.key) is None:
+        if reason and stream and source.inbox.get(key) is None:
             return reason, detail  # a lost chunk ends its stream; what came before is still here
-        if command.instance and command.instance == source.peer and not source.open:
+        if instance and instance == source.peer and not source.open:
             return self._peers.trouble(source.peer), source.detail
         return "", ""
 
@@ -611,12 +726,15 @@ class Incoming:
     def freeze(self) -> tuple[object, ...]:
         """The state as nested tuples."""
         sources = tuple(source.freeze() for source in self.sources.values())
-        return self.sessions, self.fetches.freeze(), sources
+        waits, shelf = self.waits.freeze(), self.shelf.freeze()
+        return self.sessions, self.fetches.freeze(), sources, waits, shelf
 
     def restore(self, frozen: tuple[object, ...]) -> None:
         """Become what froze to *frozen*."""
         state: Any = frozen
-        self.sessions, fetches, sources = state
+        self.sessions, fetches, sources, waits, shelf = state
+        self.waits.restore(waits)
+        self.shelf.restore(shelf)
         self._gets.fetches = Fetches.thaw(fetches)
         thawed = [Source.thaw(source) for source in sources]
         self._gets.sources = {source.address: source for source in thawed}

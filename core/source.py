@@ -30,6 +30,9 @@ FLUSH_BYTES = 1 << 20
 FLUSH_CHANGES = 256
 """Changes of our books without a report; a quarter of the sender's window of records."""
 
+NOTICES_LIMIT = 4096
+"""Consumed generations that one message tells; the smallest frame has room for them."""
+
 RECENT_KEYS = 1024
 """Ends of keys that are remembered, for gets that come later."""
 
@@ -122,13 +125,26 @@ class Source:
         if self.notices and not isinstance(message, Ack):
             self.send(Ack(()), fetches, out)
         if isinstance(message, Ack):
-            message = Ack(tuple(self.notices))
-            self.notices, self.owed_bytes = [], 0
-        state, number, sent, taken = self.session
+            while len(self.notices) > NOTICES_LIMIT:
+                # Closes no id: what the next one counts must keep its reader's slot until then.
+                report = Report(0, (), self.cursor, fetches.relics(self.peer))
+                self._post(report, Ack(self._take_notices()), out)
+            message = Ack(self._take_notices())
+            self.owed_bytes = 0
         self.reported = self.report(fetches)
         self.owed = 0
+        self._post(self.reported, message, out)
+
+    def _post(self, report: Report, message: ToSender, out: list[Action]) -> None:
+        state, number, sent, taken = self.session
         self.session = Session(state, number, sent + 1, taken)
-        out.append(Send(self.address, Packet(number, sent, self.reported, message)))
+        out.append(Send(self.address, Packet(number, sent, report, message)))
+
+    def _take_notices(self) -> tuple[int, ...]:
+        """As many notices as one message tells, oldest first."""
+        taken = tuple(self.notices[:NOTICES_LIMIT])
+        self.notices = self.notices[NOTICES_LIMIT:]
+        return taken
 
     def resume(self, fetches: Fetches, out: list[Action]) -> None:
         """Say again what the last conversation may have lost: everything consumed."""

@@ -104,6 +104,11 @@ def stream_of(derived: str) -> str:
     return name if MARK in name else ""
 
 
+def is_entry(derived: str, key: str) -> bool:
+    """Whether this is a chunk, or the end, of some stream of *key*."""
+    return derived.startswith(key) and derived[len(key) : len(key) + 1] == MARK
+
+
 def named(first: str, generation: int) -> str:
     """The stream whose chunk 0 has the derived key *first* and that generation."""
     return f"{first[:-1]}{generation}"

@@ -1,4 +1,4 @@
-"""How the pages become a site: ``make docs``. Nothing is loaded from the network, then or later."""
+"""How the pages become a site: ``make docs``. Nothing comes from the network, then or later."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from pygments.lexers import TextLexer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from stagelink import __version__  # noqa: E402 - from this very tree
+from stagelink import __version__  # from this very tree
 
 project = "stagelink"
 author = "the stagelink authors"

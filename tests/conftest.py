@@ -8,7 +8,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-for kit in ("channel", "compressor", "plane", "connector"):
+for kit in ("channel", "compressor", "plane", "connector", "calls"):
     pytest.register_assert_rewrite(f"stagelink.plugins.conformance.{kit}")
 
 

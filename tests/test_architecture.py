@@ -50,7 +50,8 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
     while bodies:
         for node in bodies.pop():
             if isinstance(node, Documented) and not node.name.startswith("_"):
-                if not ast.get_docstring(node):
+                overload = any(ast.unparse(one) == "overload" for one in node.decorator_list)
+                if not ast.get_docstring(node) and not overload:
                     yield f"{node.name}, line {node.lineno}"
                 if isinstance(node, ast.ClassDef):
                     bodies.append(node.body)

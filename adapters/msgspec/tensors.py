@@ -9,7 +9,6 @@ import torch
 from msgspec.msgpack import Ext
 
 from stagelink.adapters.msgspec.leaves import (
-    BIG_COPY,
     DIMENSION_LIMIT,
     TENSOR,
     VIEW_ALIGNMENT,
@@ -39,14 +38,14 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 def write(tensor: torch.Tensor, nbytes: int, target: memoryview, offset: int) -> None:
     """Write a CPU tensor of any strides, in C order."""
-    if nbytes < BIG_COPY and tensor.is_contiguous() and not _lazy(tensor):
+    if tensor.is_contiguous() and not _lazy(tensor):
         write_memory(tensor.data_ptr(), nbytes, target, offset)
     else:
         _copy(tensor, target, offset)
 
 
 def _copy(tensor: torch.Tensor, target: memoryview, offset: int) -> None:
-    """Let torch copy: with several threads, without the interpreter lock, any strides."""
+    """Let torch copy any strides, without the interpreter lock."""
     source = tensor.resolve_conj().resolve_neg() if _lazy(tensor) else tensor
     dtype = BITS.get(source.element_size(), source.dtype)
     place = torch.frombuffer(target, dtype=dtype, count=source.numel(), offset=offset)

@@ -7,5 +7,6 @@ from stagelink.adapters.threads.counters import Counters
 from stagelink.adapters.threads.driver import Driver, Parts
 from stagelink.adapters.threads.tickets import Ticket
 from stagelink.adapters.threads.views import Views
+from stagelink.adapters.threads.worker import Outcome, Worker
 
-__all__ = ["Counters", "Driver", "Parts", "Ticket", "Views"]
+__all__ = ["Counters", "Driver", "Outcome", "Parts", "Ticket", "Views", "Worker"]

@@ -24,6 +24,7 @@ def shut(driver: Driver, patience_s: float) -> None:
         last.callback(_close_channel, driver)
         last.callback(_send_callers_home, driver)
         last.callback(driver.work.errands.stop)
+        last.callback(driver.worker.stop)
         last.callback(driver.standby.stop)
         for plane in driver.parts.planes.values():
             last.callback(plane.close)

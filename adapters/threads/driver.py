@@ -14,6 +14,7 @@ from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from stagelink.adapters.threads.begun import Begun, Left, undoing, when_over
 from stagelink.adapters.threads.closing import shut
 from stagelink.adapters.threads.counters import Counters
 from stagelink.adapters.threads.exchange import Exchange
@@ -23,7 +24,7 @@ from stagelink.adapters.threads.tickets import Ticket, Tickets
 from stagelink.adapters.threads.views import Views
 from stagelink.adapters.threads.wakeup import Wakeup
 from stagelink.adapters.threads.work import Work
-from stagelink.core.errors import Reason
+from stagelink.adapters.threads.worker import Worker
 from stagelink.core.events import (
     Abandon,
     Complete,
@@ -32,13 +33,12 @@ from stagelink.core.events import (
     HangUp,
     Release,
     Send,
-    StopGet,
     TimePassed,
 )  # fmt: skip
 from stagelink.core.pool import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stagelink.core.endpoint import Endpoint
     from stagelink.core.events import Event, Result
@@ -81,8 +81,9 @@ class Driver:
         self.narrator = Narrator(parts.log, parts.endpoint.settings.policy.lease_warning_s)
         self._endpoint = parts.endpoint
         self.state, self.io, self._driving = Lock(), Lock(), Lock()
-        self._mail: deque[Event] = deque()
+        self._mail: deque[Event | Left] = deque()
         self._waiting: dict[int, Ticket] = {}
+        self._begun = Begun()
         self._polled_for: Ticket | None = None
         self._poll_until = 0.0
         self.wakeup = Wakeup(parts.channel.fileno())
@@ -95,6 +96,7 @@ class Driver:
         )
         self._outbox, self._todo = self.exchange.outbox, self.work.todo
         self.views = Views(self._kick)
+        self.worker = Worker(parts.log)
         self.standby = Standby(self, parts.channel.fileno(), parts.log)
         self.standby.start()
         _DRIVERS.add(self)
@@ -123,9 +125,48 @@ class Driver:
             if not ticket.done:
                 self._wait(ticket)
         except BaseException:
-            self._abandon(ticket)
+            self.abandon(event, ticket)
             raise
         return ticket.result
+
+    def begin(self, event: Event, ticket: Ticket) -> None:
+        """Hand in a command without waiting: its ``then`` says what to do with the answer."""
+        self._begun.add(ticket)
+        self.submit(event)
+        if not ticket.done and not self._waiting:
+            self.standby.relieve(now=True)
+
+    def gather(self, calls: Sequence[tuple[Event, Ticket]]) -> None:
+        """Hand in many commands; wait until all are answered, or one has failed."""
+        every = self.tickets.new()
+
+        def over() -> None:
+            self.tickets.resolve(every.number, None)
+            self._kick()
+
+        when_over([ticket for _, ticket in calls], over)
+        try:
+            for event, _ in calls:
+                self._feed(event)
+            self.settle()
+            if calls and not every.done:
+                self._wait(every)
+        finally:
+            self.tickets.forget(every.number)
+
+    def abandon(self, event: Event, ticket: Ticket) -> None:
+        """The caller that handed in *event* has gone: end its call, or take its answer back.
+
+        A delivery stays for the next get of its key. Twice is fine.
+        """
+        self._end(event, ticket)
+        self._kick()
+        self.settle()
+
+    def leave(self, event: Event, ticket: Ticket) -> None:
+        """Like :meth:`abandon`, a moment later: for finalizers, which must take no lock."""
+        self._mail.append(Left(event, ticket))
+        self._kick()
 
     def glance(self, event: Event, ticket: Ticket) -> Result:
         """Like :meth:`call` for a command answered at once, after what has arrived."""
@@ -277,20 +318,12 @@ class Driver:
                 ticket.nudge()
                 return
         # A connector that others read from must answer them; one that only reads can wait.
-        self.standby.relieve(now=bool(self._endpoint.outgoing.readers))
+        self.standby.relieve(now=bool(self._endpoint.outgoing.readers or self._begun))
 
     @property
     def has_driver(self) -> bool:
         """Whether some caller waits, and so drives."""
         return bool(self._waiting)
-
-    def _abandon(self, ticket: Ticket) -> None:
-        """The caller was interrupted: nobody waits for the answer any more."""
-        with self.state:  # answers are given under it: none can come in between
-            answered = self.tickets.resolve(ticket.number, None) is None
-        if answered:
-            self._give_back(ticket.result)
-        self.submit(StopGet(ticket.number, Reason.CANCELLED.value))
 
     def _kick(self) -> None:
         """Wake whoever polls: there is work that no descriptor announces."""
@@ -306,25 +339,29 @@ class Driver:
 
         Calls are answered at once; the answer to ticket 0 is returned.
         """
-        result: Result = None
         with self.state:
-            endpoint = self._endpoint
-            for action in endpoint.handle(event, self.clock()):
-                kind = type(action)
-                if kind is Send or kind is Dial or kind is HangUp:
-                    self._outbox.append(action)  # type: ignore[arg-type]
-                elif kind is not Complete:
-                    self._todo.append(action)
-                elif action.ticket:  # type: ignore[union-attr]
-                    self._answer(action)  # type: ignore[arg-type]
-                else:
-                    result = action.result  # type: ignore[union-attr]
-            due = endpoint.next_deadline()
+            result = self._perform(event)
+            due = self._endpoint.next_deadline()
             sooner = due is not None and due < self._poll_until
             if sooner:
                 self._poll_until = due  # type: ignore[assignment]
         if sooner:
             self._kick()
+        return result
+
+    def _perform(self, event: Event) -> Result:
+        """Hand *event* in, with ``state`` held; the answer to ticket 0."""
+        result: Result = None
+        for action in self._endpoint.handle(event, self.clock()):
+            kind = type(action)
+            if kind is Send or kind is Dial or kind is HangUp:
+                self._outbox.append(action)  # type: ignore[arg-type]
+            elif kind is not Complete:
+                self._todo.append(action)
+            elif action.ticket:  # type: ignore[union-attr]
+                self._answer(action)  # type: ignore[arg-type]
+            else:
+                result = action.result  # type: ignore[union-attr]
         return result
 
     def _answer(self, action: Complete) -> None:
@@ -348,7 +385,18 @@ class Driver:
                 event = mail.popleft() if mail else Release(gone.popleft())
             except IndexError:
                 continue  # another thread took it
-            self._feed(event)
+            if isinstance(event, Left):
+                self._end(*event)
+            else:
+                self._feed(event)
+
+    def _end(self, event: Event, ticket: Ticket) -> None:
+        with self.state:  # answers are given under it: none can come in between
+            self.tickets.forget(ticket.number)
+            self._begun.drop(ticket)
+            undo, ticket.result = undoing(event, ticket), None
+            if undo is not None:
+                self._perform(undo)
 
 
 def _forked() -> None:

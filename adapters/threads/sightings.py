@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stagelink.core.handshake.fetch import HELD
 from stagelink.core.handshake.session import DECLINED, IDLE, OPEN
+from stagelink.core.streams import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +93,9 @@ def _views(endpoint: Endpoint) -> Iterator[tuple[tuple[str, Instance, int], Held
     for fetch in endpoint.incoming.fetches.all():
         if fetch.state == HELD:
             source = endpoint.incoming.sources[fetch.address]
-            held = Held(fetch.key, f"{source.stage}->{own}", str(endpoint.settings.identity))
+            held = Held(
+                shown(fetch.key), f"{source.stage}->{own}", str(endpoint.settings.identity)
+            )
             yield ("in", fetch.peer, fetch.number), held
 
 
@@ -105,4 +108,7 @@ def _offers(endpoint: Endpoint) -> Iterator[tuple[tuple[str, Instance, int], Hel
         for generation in (*leases.offers, *(x.generation for x in leases.transfers.values())):
             entry = entries.get(generation)
             if entry is not None:
-                yield ("out", reader.instance, generation), Held(entry.key, edge, reader.name)
+                yield (
+                    ("out", reader.instance, generation),
+                    Held(shown(entry.key), edge, reader.name),
+                )

@@ -30,6 +30,7 @@ from stagelink.core.errors import (
     LeaseError,
     Reason,
 )  # fmt: skip
+from stagelink.plugins.conformance.calls import CallsContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +125,7 @@ def same(value: Any, expected: bytes) -> bool:  # noqa: ANN401 - whatever came
     return bytes(value) == expected
 
 
-class ConnectorContract:
+class ConnectorContract(CallsContract):
     """One sender, its receivers, one process; see the chaos tests for deaths."""
 
     @pytest.fixture

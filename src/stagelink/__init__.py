@@ -40,20 +40,23 @@ if TYPE_CHECKING:
     from stagelink.puts import Receipt
     from stagelink.streams.reader import StreamReader
     from stagelink.streams.writer import StreamWriter
+    from stagelink.tickets import PutTicket
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CapacityError", "ClosedError", "ConfigError", "Connector", "DeadlineError", "Draft",
     "DuplicateKeyError", "ForkedError", "GoneError", "IncompleteStreamError", "LeaseError",
-    "Payload", "PayloadError", "PeerError", "ProtocolViolationError", "Reason", "Receipt",
-    "StagelinkError", "StreamReader", "StreamWriter", "TransportError", "__version__", "open",
+    "Payload", "PayloadError", "PeerError", "ProtocolViolationError", "PutTicket", "Reason",
+    "Receipt", "StagelinkError", "StreamReader", "StreamWriter", "TransportError", "__version__",
+    "open",
 ]  # fmt: skip
 
 _LAZY = {
     "Connector": "stagelink.connector",
     "Draft": "stagelink.payload",
     "Payload": "stagelink.payload",
+    "PutTicket": "stagelink.tickets",
     "Receipt": "stagelink.puts",
     "StreamReader": "stagelink.streams.reader",
     "StreamWriter": "stagelink.streams.writer",

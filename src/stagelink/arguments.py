@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from stagelink.core.errors import ConfigError
-from stagelink.core.keys import check_stage
+from stagelink.core.keys import check_key, check_stage
 from stagelink.core.values import NO_INSTANCE
 
 
@@ -76,6 +76,18 @@ def check_readers(readers: object) -> int | tuple[str, ...] | None:
         return tuple(sorted({check_stage(name).removesuffix("/0/0") for name in readers}))
     msg = f"readers is {readers!r}, not a positive number, a set of identities or None"
     raise ConfigError(msg, remedy="use readers=1, readers={'talker/0/0', …} or readers=None")
+
+
+def check_keys(keys: Iterable[str]) -> tuple[str, ...]:
+    """Many keys, each checked.
+
+    Raises:
+        ConfigError: *keys* is one string, or no collection of keys.
+    """
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+        msg = f"keys is {keys!r:.80}, not a collection of keys"
+        raise ConfigError(msg, remedy="pass a list of strings")
+    return tuple(check_key(key) for key in keys)
 
 
 def _bad_field(name: str, value: object) -> None:

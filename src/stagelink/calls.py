@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from stagelink.core.events import Event, Result
 
 
+_LATEST_S = 1e18
+"""Beyond any clock; no comparison with it is true of a number that is none."""
+
+
 class Calls:
     """The way from a method of the face to the core, and its answer back."""
 
@@ -51,9 +55,7 @@ class Calls:
             ClosedError: it is closed.
             ConfigError: its role does not do that.
         """
-        if self.driver.forked:
-            msg = f"this connector of stage {self.stage!r} belongs to the parent process"
-            raise ForkedError(msg, remedy="open a connector of its own in the child")
+        self.check_process()
         if self.driver.closed:
             msg = f"the connector of stage {self.stage!r} is closed"
             raise ClosedError(msg, remedy="open a new one")
@@ -63,6 +65,16 @@ class Calls:
         if receives and not self._receives:
             msg = f"the connector of stage {self.stage!r} only sends"
             raise ConfigError(msg, remedy="open it with role='peer' to get as well")
+
+    def check_process(self) -> None:
+        """Whether this is the process that opened the connector.
+
+        Raises:
+            ForkedError: it is a child of that.
+        """
+        if self.driver.forked:
+            msg = f"this connector of stage {self.stage!r} belongs to the parent process"
+            raise ForkedError(msg, remedy="open a connector of its own in the child")
 
     def seconds(self, value: float | None, default: float) -> float:
         """A wait that ends: *value*, or the *default* for None.
@@ -75,6 +87,28 @@ class Calls:
         except OverflowError:
             msg = "an integer too large for a float is not a wait that ends"
             raise ConfigError(msg, remedy="pass finite seconds, 0 or more") from None
+
+    def until(self, timeout: float | None, deadline_s: float | None, default: float) -> float:
+        """When a wait ends, in seconds of ``time.monotonic()``: given as either, or by *default*.
+
+        Raises:
+            ConfigError: both are given, or one is no finite number.
+        """
+        now_s = self.driver.clock()
+        if deadline_s is None:
+            return now_s + self.seconds(timeout, default)
+        if timeout is not None:
+            msg = f"timeout {timeout!r} and deadline {deadline_s!r} are both given"
+            raise ConfigError(msg, remedy="pass one of them")
+        number: object = deadline_s
+        if (
+            isinstance(number, bool)
+            or not isinstance(number, (int, float))
+            or not -_LATEST_S < number < _LATEST_S
+        ):
+            msg = f"deadline {deadline_s!r} is no moment of time.monotonic()"
+            raise ConfigError(msg, remedy="pass time.monotonic() + seconds")
+        return max(now_s, deadline_s)
 
     def accounted(self, key: str, from_stage: str, to_stage: str) -> Accounted:
         """Count what fails in the ``with``, and complete its error."""
@@ -123,9 +157,10 @@ class Accounted:
     ) -> None:
         """End the call."""
         if isinstance(error, StagelinkError):
-            self._failed(error)
+            self.failed(error)
 
-    def _failed(self, error: StagelinkError) -> None:
+    def failed(self, error: StagelinkError) -> None:
+        """Count and complete *error*, which ends the call without having been raised in it."""
         known = {name: value for name, value in error.context._asdict().items() if value}
         elapsed_s = self._driver.clock() - self._start_s
         merged = {**self.context._asdict(), **known, "elapsed_s": elapsed_s}

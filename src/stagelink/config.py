@@ -20,6 +20,9 @@ _SIZE = re.compile(r"\s*(\d+)\s*(|[KMGT]i?B?|B)\s*\Z", re.IGNORECASE)
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZES = ("pool_bytes", "eager_limit", "inline_bytes", "alignment", "decompress_limit")
 PAGE = 4096
+DEFAULT_EAGER = (64 << 10) + 1024
+"""64 KiB of data and the header that describes it."""
+
 MOST_EAGER = 1 << 30
 """Bytes inside one announcement; a frame of the control channel holds them."""
 
@@ -41,7 +44,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         backend: ``auto`` or a name; a name is strict, without fallback.
         pool_bytes: memory for payloads, sent and received; a number or for example ``"512MiB"``.
         alignment: of blocks in the pool, bytes, a power of two.
-        eager_limit: payloads up to this many bytes travel inside their announcement.
+        eager_limit: payloads up to this many bytes, header included, travel inside their
+            announcement.
         inline_bytes: how many bytes of those may be published at once; beyond, the pool is used.
         send_share, receive_share: parts of the pool that the other direction cannot take.
         max_writes: writes posted at once.
@@ -70,7 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backend: str = "auto"
     pool_bytes: int = 256 << 20
     alignment: int = PAGE
-    eager_limit: int = 64 << 10
+    eager_limit: int = DEFAULT_EAGER
     inline_bytes: int = 64 << 20
     send_share: float = 0.25
     receive_share: float = 0.25

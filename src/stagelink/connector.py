@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, overload
 
 from stagelink.adapters.msgspec.placing import check_place
+from stagelink.asynchronous import Asynchronous
 from stagelink.calls import Calls
 from stagelink.core.errors import ConfigError
 from stagelink.core.events import Withdraw
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Connector", "Receipt"]
 
 
-class Connector:
+class Connector(Asynchronous):
     """One stage's end of its edges; made by :func:`stagelink.open`.
 
     Any thread may call it, several at once. It is a context manager; :meth:`close` is bounded and
@@ -73,8 +74,8 @@ class Connector:
 
     def put(
         self, key: str, value: Any, *, to: str, timeout: float | None = None,  # noqa: ANN401
-        ttl: float | None = None, readers: int | Iterable[str] | str | None = "default",
-        replace: bool | None = None,
+        deadline: float | None = None, ttl: float | None = None,
+        readers: int | Iterable[str] | str | None = "default", replace: bool | None = None,
     ) -> Receipt:  # fmt: skip
         """Publish *value* under *key* for the readers of stage *to*.
 
@@ -88,6 +89,7 @@ class Connector:
                 payload is data: a tensor that requires grad is put without its gradient.
             to: the stage whose connectors may get it.
             timeout: seconds to wait for room in the pool; None: the policy's ``put_s``.
+            deadline: instead of *timeout*, when that wait ends, as of ``time.monotonic()``.
             ttl: seconds it lives unless taken; None: the policy's ``ttl_s``.
             readers: how many readers may get it, or which identities (``"talker"``,
                 ``"talker/1/0"``), or None for any number until its time to live is over.
@@ -103,7 +105,7 @@ class Connector:
         with self._calls.accounted(check_key(key), self.stage, check_stage(to)) as call:
             self._calls.check_usable(sends=True)
             command = self._puts.command(key, to, ttl, readers, replace)
-            return self._puts.put(value, command, timeout, call)
+            return self._puts.put(value, command, self._puts.until(timeout, deadline), call)
 
     def alloc(self, shape: Sequence[int], dtype: object, *, timeout: float | None = None) -> Draft:
         """A block of the pool laid out as one tensor, to fill in place and put without a copy.
@@ -173,7 +175,8 @@ class Connector:
 
     def get(
         self, key: str, *, source: str | None = None, timeout: float | None = None,
-        metadata: Mapping[str, Any] | None = None, into: Any = None, device: object = None,  # noqa: ANN401
+        deadline: float | None = None, metadata: Mapping[str, Any] | None = None,
+        into: Any = None, device: object = None,  # noqa: ANN401
     ) -> Payload:  # fmt: skip
         """Wait for the payload of *key* and take it.
 
@@ -184,6 +187,7 @@ class Connector:
             key: as given to put.
             source: the stage that puts it; may be left out when only one sender is known.
             timeout: seconds to wait; None: the policy's time for an ordinary transfer.
+            deadline: instead of *timeout*, when the wait ends, as of ``time.monotonic()``.
             metadata: a receipt's metadata: take that very payload from the connector that put it.
             into: a tensor or array that the value is copied into, or a dict, list or tuple of the
                 payload's structure with such in it; ``.value`` is then *into* itself. If shapes,
@@ -203,9 +207,49 @@ class Connector:
         """
         self._calls.check_usable(receives=True)
         check_place(into, device)
-        command = self._gets.wanted(key, source, timeout, metadata)
+        command = self._gets.wanted(key, source, timeout, deadline, metadata)
         with self._calls.accounted(key, command.source, self.stage) as call:
             return self._gets.get(command, call).placed(into, device)
+
+    def get_many(
+        self, keys: Iterable[str], *, source: str | None = None, timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> list[Payload]:  # fmt: skip
+        """Take the payloads of all *keys*, in their order, under one deadline.
+
+        If one fails none is taken: those that came already stay for the next get of their key.
+
+        Args:
+            keys: as given to put.
+            source, timeout, deadline: as for :meth:`get`, once for all of them.
+
+        Raises:
+            The same as :meth:`get`, at the first failure; its ``context.key`` names the key.
+        """
+        self._calls.check_usable(receives=True)
+        return self._gets.get_many(self._gets.all_wanted(keys, source, timeout, deadline))
+
+    def wait(
+        self, keys: Iterable[str], *, source: str | None = None, timeout: float | None = None,
+        deadline: float | None = None,
+    ) -> str:  # fmt: skip
+        """Wait for the first of *keys* that a get would not wait for, and return it.
+
+        Its payload is there and stays untaken (others may still take it first), or has expired,
+        failed or been withdrawn, which a get then raises. Of several that are there, the first
+        in the order given; not one that a get waits for.
+
+        Args:
+            keys: as given to put.
+            source, timeout, deadline: as for :meth:`get`.
+
+        Raises:
+            The same as :meth:`get`, except GoneError; ConfigError also for no keys.
+        """
+        self._calls.check_usable(receives=True)
+        command = self._gets.first_wanted(keys, source, timeout, deadline)
+        with self._calls.accounted("", command.source, self.stage) as call:
+            return self._gets.first(self._calls.ask(command), call)
 
     def poll(
         self, key: str, *, source: str | None = None, metadata: Mapping[str, Any] | None = None
@@ -214,13 +258,16 @@ class Connector:
 
         What has to be pulled is fetched in the background for a later poll or get.
 
+        Args:
+            key, source, metadata: as for :meth:`get`.
+
         Raises:
             The same as :meth:`get`, except DeadlineError.
         """
         self._calls.check_usable(receives=True)
         if metadata is None and self._gets.absent(key, source):
             return None
-        command = self._gets.wanted(key, source, None, metadata)
+        command = self._gets.wanted(key, source, None, None, metadata)
         with self._calls.accounted(key, command.source, self.stage) as call:
             return self._gets.poll(command, call)
 
@@ -322,7 +369,8 @@ class Connector:
     def cleanup(self, key: str, *, to: str | None = None, source: str | None = None) -> int:
         """Forget *key* in both directions: withdraw what we published, end what we wait for.
 
-        Returns how many publications and gets were ended; unknown keys are fine.
+        Streams of the key are ended as well: aborted and taken back, or closed. Returns how many
+        publications, gets and readers of streams were ended; unknown keys are fine.
 
         Args:
             key: as given to put.
@@ -336,7 +384,8 @@ class Connector:
         check_key(key)
         self._calls.check_usable()
         stages = self._driver.look(lambda e: list(e.outgoing.ledgers)) if to is None else [to]
-        ended = sum(self.withdraw(key, to=stage) for stage in stages)
+        ended = self._streams.forget(key, to, source)
+        ended += sum(self.withdraw(key, to=stage) for stage in stages)
         if source is not None:
             return ended + self.reject(key, source=source)
         return ended + self._gets.end_everywhere(key)

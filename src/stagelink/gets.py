@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stagelink.arguments import MetadataFields
+from stagelink.arguments import MetadataFields, check_keys
 from stagelink.core.errors import ConfigError, Reason, StagelinkError
-from stagelink.core.events import CancelKey, Delivery, Failure, Get, Poll, Release
+from stagelink.core.events import Await, CancelKey, Delivery, Failure, Get, Poll, Release
 from stagelink.core.keys import check_key, parse_wire_key, pending_with_same_request
 from stagelink.core.streams import shown
 from stagelink.failures import error_of
 from stagelink.payload import Payload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from mmap import mmap
 
+    from stagelink.adapters.threads import Ticket
     from stagelink.adapters.wrap import Wrapping
     from stagelink.calls import Accounted, Calls
     from stagelink.core.endpoint import Endpoint
@@ -44,12 +45,12 @@ class Gets:
         key: str,
         source: str | None,
         timeout: float | None,
+        deadline: float | None,
         metadata: Mapping[str, Any] | None,
     ) -> Get:
         """The command for a get, every argument checked."""
         check_key(key)
-        policy = self._calls.policy
-        deadline_s = self._driver.clock() + self._calls.seconds(timeout, policy.transfer_s(0))
+        deadline_s = self._calls.until(timeout, deadline, self._calls.policy.transfer_s(0))
         if metadata is None:
             address, stage = self._senders.where(source)
             return Get(0, address, stage, key, 0, deadline_s)
@@ -84,6 +85,70 @@ class Gets:
         """Whether a poll would find nothing: the usual answer, had by a few look-ups."""
         address, stage = self._senders.where(source)
         return self._absent(address, stage, check_key(key)) and self._driver.quiet
+
+    def all_wanted(
+        self,
+        keys: Iterable[str],
+        source: str | None,
+        timeout: float | None,
+        deadline: float | None,
+    ) -> list[Get]:
+        """One command for each key, all under one deadline."""
+        names = check_keys(keys)
+        until_s = self._calls.until(timeout, deadline, self._calls.policy.transfer_s(0))
+        return [self.wanted(key, source, None, until_s, None) for key in names]
+
+    def get_many(self, commands: list[Get]) -> list[Payload]:
+        """Wait for all of them; if one fails, what has come stays for the next get of its key."""
+        driver, calls = self._driver, []
+        for command in commands:
+            ticket = driver.tickets.new()
+            calls.append((command._replace(ticket=ticket.number), ticket))
+        made: list[Payload] = []
+        try:
+            driver.gather(calls)
+            self._check_all(calls)
+            for command, ticket in calls:
+                with self._accounted(command) as call:
+                    made.append(self.payload(command.key, ticket.result, call))
+        except BaseException:
+            for payload in made:
+                payload.disown()
+            for begun in calls:
+                driver.abandon(*begun)
+            raise
+        return made
+
+    def _check_all(self, calls: list[tuple[Get, Ticket]]) -> None:
+        for command, ticket in calls:
+            if isinstance(ticket.result, Failure):
+                with self._accounted(command) as call:
+                    raise self._explained(command.key, ticket.result, call.context)
+
+    def _accounted(self, command: Get) -> Accounted:
+        return self._calls.accounted(command.key, command.source, self._calls.stage)
+
+    def first_wanted(
+        self,
+        keys: Iterable[str],
+        source: str | None,
+        timeout: float | None,
+        deadline: float | None,
+    ) -> Await:
+        """The command that waits for the first of many keys, every argument checked."""
+        names = check_keys(keys)
+        if not names:
+            msg = "there are no keys to wait for"
+            raise ConfigError(msg, remedy="pass at least one")
+        until_s = self._calls.until(timeout, deadline, self._calls.policy.transfer_s(0))
+        return Await(0, *self._senders.where(source), names, until_s)
+
+    def first(self, result: Result, call: Accounted) -> str:
+        """The key that came first, or the failure as an exception."""
+        if isinstance(result, Failure):
+            raise error_of(result, call.context)
+        assert isinstance(result, str)
+        return result
 
     def poll(self, command: Get, call: Accounted) -> Payload | None:
         """Take it if it is here."""

@@ -109,6 +109,24 @@ class Payload:
             self._driver.submit(Release(self._handle))
         self._buffer = None
 
+    def disown(self) -> None:
+        """Hand the memory back unreleased: its delivery is somebody else's from now on."""
+        self._driver.views.release(self._handle)
+        self._buffer, self._value, self._loaded = None, None, False
+
+    async def __aenter__(self) -> Self:
+        """Use the payload; leaving closes it, which does not wait."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the payload."""
+        self.close()
+
     def __enter__(self) -> Self:
         """Use the payload; leaving closes it."""
         return self

@@ -14,13 +14,14 @@ from stagelink.failures import capacity_error, error_of
 from stagelink.payload import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from stagelink.adapters.msgspec.prepare import Prepared
     from stagelink.adapters.wrap import Wrapping
     from stagelink.calls import Accounted, Calls
     from stagelink.config import Config
     from stagelink.ports import Serializer
+    from stagelink.ports.codec import Staged
 
 
 class Receipt:
@@ -88,30 +89,49 @@ class Puts:
         self._replace = config.on_duplicate == "replace"
         self._edges: dict[str, Edge] = {}
 
-    def put(
-        self,
-        value: Any,  # noqa: ANN401
-        command: Publish,
-        timeout: float | None,
-        call: Accounted,
-    ) -> Receipt:
-        """Copy small values into the announcement, large ones into a block of the pool."""
-        wait_s = self._calls.seconds(timeout, self._calls.policy.put_s)
+    def put(self, value: Any, command: Publish, until_s: float, call: Accounted) -> Receipt:  # noqa: ANN401
+        """Publish a draft as it is, and anything else as a copy."""
         if isinstance(value, Draft):
-            size, block = value.size, value.take(self._driver)
-            with self.given_back(block):
-                self._wrapping.seal(self.memory(block)[:size])
-            return self.publish(command._replace(size=size, block=block), call)
-        staged = self._wrapping.wrap(self._serializer.stage(value), self._compressor(command.to))
+            return self.put_draft(value, command, call)
+        return self.store(self.stage(value), command, until_s, call)
+
+    def put_draft(self, draft: Draft, command: Publish, call: Accounted) -> Receipt:
+        """Publish what lies in the pool already."""
+        size, block = draft.size, draft.take(self._driver)
+        with self.given_back(block):
+            self._wrapping.seal(self.memory(block)[:size])
+        return self.publish(command._replace(size=size, block=block), call)
+
+    def stage(self, value: Any) -> Staged:  # noqa: ANN401
+        """Measure *value*: no copy yet, but errors of type."""
+        return self._serializer.stage(value)
+
+    def goes_inline(self, size: int) -> bool:
+        """Whether so many bytes travel in the announcement, which needs no room in the pool."""
+        return size <= self._eager_limit and self._inline_room(size)
+
+    def store(
+        self, staged: Staged, command: Publish, until_s: float, call: Accounted,
+        ready: Callable[[], None] | None = None,
+    ) -> Receipt:  # fmt: skip
+        """Copy small values into the announcement, large ones into a block of the pool.
+
+        *ready* is called once they have been read, and may raise: then they are not published.
+        """
+        staged = self._wrapping.wrap(staged, self._compressor(command.to))
         size = staged.size
-        if size <= self._eager_limit and self._inline_room(size):
+        if self.goes_inline(size):
             body = bytearray(size)
             staged.write(memoryview(body))
+            if ready is not None:
+                ready()
             return self.publish(command._replace(size=size, body=bytes(body)), call)
         self._check_free(command, call)
-        block = self.reserve(size, wait_s, call)
+        block = self.reserve(size, until_s, call)
         with self.given_back(block):
             staged.write(self.memory(block)[:size])
+            if ready is not None:
+                ready()
         return self.publish(command._replace(size=size, block=block), call)
 
     def alloc(
@@ -120,7 +140,7 @@ class Puts:
         """A block of the pool laid out as one tensor."""
         layout = self.prepared(shape, dtype)
         size = layout.size + self._wrapping.tail
-        block = self.reserve(size, self._calls.seconds(timeout, self._calls.policy.put_s), call)
+        block = self.reserve(size, self.until(timeout, None), call)
         with self.given_back(block):
             buffer = self.memory(block)[: layout.size]
             return Draft(self._driver, block, size, buffer, layout.open(buffer))
@@ -130,6 +150,10 @@ class Puts:
         from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
 
         return prepare(shape, dtype)
+
+    def until(self, timeout: float | None, deadline: float | None) -> float:
+        """When the wait for room ends."""
+        return self._calls.until(timeout, deadline, self._calls.policy.put_s)
 
     def command(
         self, key: str, to: str, ttl: float | None, readers: object, replace: bool | None
@@ -152,9 +176,9 @@ class Puts:
         call.put(command.size)
         return Receipt(command.size, result.generation, command.key, self._edge(command.to))
 
-    def reserve(self, size: int, wait_s: float, call: Accounted) -> Block:
+    def reserve(self, size: int, until_s: float, call: Accounted) -> Block:
         """A block of the pool of at least *size* bytes."""
-        result = self._calls.ask(Reserve(0, size, self._driver.clock() + wait_s))
+        result = self._calls.ask(Reserve(0, size, until_s))
         if isinstance(result, Refusal):
             raise capacity_error(result, call.context)
         if isinstance(result, Failure):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stagelink.calls import Accounted
     from stagelink.core.events import Publish, Result
     from stagelink.payload import Payload
+    from stagelink.ports.codec import Staged
     from stagelink.puts import Receipt
 
 PUT, GET = "stagelink.put", "stagelink.get"
@@ -41,18 +42,20 @@ _context = TraceContextTextMapPropagator()
 class TracedPuts(Puts):
     """Puts within a span; what they put says which."""
 
-    def put(
-        self,
-        value: Any,  # noqa: ANN401
-        command: Publish,
-        timeout: float | None,
-        call: Accounted,
-    ) -> Receipt:
-        """Put *value*, marked with the span of this put."""
+    def put(self, value: Any, command: Publish, until_s: float, call: Accounted) -> Receipt:  # noqa: ANN401
+        """Put *value* within a span of its own."""
         with put_span(command.key, call, "+".join(self._driver.parts.planes)) as span:
-            receipt = super().put(marked(value), command, timeout, call)
+            receipt = super().put(value, command, until_s, call)
             span.set_attribute("stagelink.size", receipt.size)
             return receipt
+
+    def put_draft(self, draft: Draft, command: Publish, call: Accounted) -> Receipt:
+        """Publish it with the current span's context."""
+        return super().put_draft(marked(draft), command, call)
+
+    def stage(self, value: Any) -> Staged:  # noqa: ANN401
+        """Measure *value* with the current span's context: a put's, or the one of a put_async."""
+        return super().stage(marked(value))
 
     def prepared(self, shape: Sequence[int], dtype: object) -> Prepared:
         """The layout of a payload of one tensor, with room for a span context."""

@@ -21,6 +21,7 @@ from stagelink.adapters.msgspec.wire import (
 )
 from stagelink.core import messages as m
 from stagelink.core.errors import ProtocolViolationError
+from stagelink.core.source import NOTICES_LIMIT
 from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
 
 CODEC = WireCodec()
@@ -216,7 +217,7 @@ def test_limits_themselves_pass() -> None:
             BIG - 1,
             ME,
             Identity("s" * 256),
-            "Ã©" * 256,
+            "é" * 256,
             b"",
             report,
             HOST,
@@ -226,6 +227,14 @@ def test_limits_themselves_pass() -> None:
         m.Packet(0, 0, report, m.Query("k" * 1088)),
     ):
         assert CODEC.decode(CODEC.encode(message)) == message
+
+
+def test_the_longest_count_of_what_was_consumed_fits_the_smallest_frame() -> None:
+    told = m.Ack(tuple(range(BIG - NOTICES_LIMIT, BIG)))
+
+    frames = CODEC.encode(m.Packet(BIG - 1, BIG - 1, REPORT, told))
+
+    assert sum(map(len, frames)) < 60 << 10  # of 64 KiB, where nothing is eager
 
 
 def test_a_detail_of_anything_is_made_fit() -> None:

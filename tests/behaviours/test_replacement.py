@@ -221,3 +221,20 @@ def test_a_process_told_to_end_amid_transfers_is_gone_and_leaves_nothing(
     with stagelink.open(stage="c", role="sender", shm_dir=str(tmp_path)):
         pass
     assert os.listdir(tmp_path) == []
+
+
+def test_a_reader_of_many_lasting_payloads_comes_back_after_a_cut(
+    wired: tuple[Connector, Connector, Wire],
+) -> None:
+    """It says again what it has used: more than one message can hold."""
+    sender, receiver, wire = wired
+    used = dict.fromkeys(range(1 << 40, (1 << 40) + 100_000), True)
+    receiver._driver.look(
+        lambda endpoint: next(iter(endpoint.incoming.sources.values())).consumed.update(used)
+    )
+    wire.cut()
+    assert eventually(lambda: receiver.health()["status"] == "degraded")
+    wire.join()
+
+    sender.put("next", body(1, MIB), to="talker")
+    assert is_body(receiver.get("next", source="thinker", timeout=PATIENCE_S).value, 1, MIB)

@@ -123,7 +123,7 @@ def test_what_is_not_there_yet_is_none_and_what_is_broken_is_an_error(opened: Op
     start_s = time.monotonic()
     with pytest.raises(PayloadError):
         _ = receiver.get("key", source="thinker", timeout=PATIENCE_S).value
-    assert time.monotonic() - start_s < 1.0
+    assert time.monotonic() - start_s < 3.0
     gc.collect()
     assert whole(sender, receiver)
 

@@ -14,6 +14,7 @@ from stagelink.core.streams import (
     End,
     Progress,
     first_key,
+    is_entry,
     is_first,
     is_stream,
     named,
@@ -60,6 +61,14 @@ def test_a_later_chunk_tells_its_stream(key: str, first: int, number: int) -> No
     assert not is_first(stream.name)
     assert not is_stream(stream.next_key)
     assert not is_first(stream.next_key)
+
+
+@given(KEYS, KEYS, GENERATIONS)
+def test_an_entry_is_of_the_streams_of_its_own_key_only(key: str, other: str, first: int) -> None:
+    for derived in (first_key(key), Progress(key, first, 3).next_key):
+        assert is_entry(derived, key)
+        assert is_entry(derived, other) == (key == other)
+    assert not is_entry(key, key)
 
 
 @given(KEYS)

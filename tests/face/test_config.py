@@ -20,7 +20,7 @@ def test_stage_and_role_are_enough() -> None:
 
     assert config.host == "127.0.0.1"
     assert (config.pool_bytes, config.alignment) == (256 << 20, 4096)
-    assert (config.eager_limit, config.inline_bytes) == (64 << 10, 64 << 20)
+    assert (config.eager_limit, config.inline_bytes) == (65 << 10, 64 << 20)
     assert (config.backend, config.readers, config.on_duplicate) == ("auto", 1, "error")
 
 

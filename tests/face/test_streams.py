@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
@@ -36,7 +37,8 @@ POOL = 8 << 20
 SMALL, LARGE = 3_000, 150_000
 PATIENCE_S = 10.0
 AT_ONCE_S = 1.0
-BACKENDS = ["memory", "memory-write", "shm", "shm-write"]
+BACKENDS = ["memory-write", "shm"]
+"""One that copies and one that maps; what moves bytes in bulk is tested over all of them."""
 
 Open = Callable[..., "Connector"]
 
@@ -156,6 +158,7 @@ def both_clean(*connectors: Connector) -> bool:
 # --- whole streams -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("backend", ["memory", "memory-write", "shm", "shm-write"], indirect=True)
 @pytest.mark.parametrize("sizes", [(SMALL,), (LARGE,), (0, SMALL, LARGE, 1)], ids=str)
 def test_every_chunk_comes_in_order_and_then_the_end(
     tx: Connector, rx: Connector, backend: str, sizes: tuple[int, ...]
@@ -321,6 +324,57 @@ def test_many_streams_leave_every_table_as_it_was(
     assert both_clean(tx, rx)
 
 
+# --- without blocking ----------------------------------------------------------------------
+
+
+def test_a_stream_under_asyncio_comes_whole(tx: Connector, rx: Connector) -> None:
+    chunks = [chunk(number, (SMALL, LARGE)[number % 2]) for number in range(30)]
+
+    async def produce() -> None:
+        async with tx.stream("k", to="code2wav", timeout=PATIENCE_S) as writer:
+            for number, value in enumerate(chunks):
+                assert await writer.aput(value) == number
+
+    async def consume() -> list[Any]:
+        async with rx.stream("k", timeout=PATIENCE_S) as reader:
+            return [payload.value async for payload in reader]
+
+    async def both() -> list[Any]:
+        came: list[Any]
+        came, _ = await asyncio.gather(consume(), produce())
+        return came
+
+    assert asyncio.run(both()) == chunks
+    assert both_clean(tx, rx)
+
+
+def test_a_cancelled_wait_for_a_chunk_loses_nothing(tx: Connector, rx: Connector) -> None:
+    async def story() -> list[Any]:
+        writer, reader = tx.stream("k", to="code2wav"), rx.stream("k", timeout=PATIENCE_S)
+        for _ in range(3):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(reader.__anext__(), 0.02)
+        for number in range(3):
+            await writer.aput(number)
+        await writer.aend()
+        return [payload.value async for payload in reader]
+
+    assert asyncio.run(story()) == [0, 1, 2]
+    assert both_clean(tx, rx)
+
+
+def test_an_exception_under_asyncio_aborts(tx: Connector, rx: Connector) -> None:
+    async def story() -> None:
+        async with tx.stream("k", to="code2wav") as writer:
+            await writer.aput(LARGE)
+            raise KeyError("boom")
+
+    with pytest.raises(KeyError):
+        asyncio.run(story())
+
+    assert "boom" in str(breaks(lambda: list(rx.stream("k"))))
+
+
 # --- streams that break off ----------------------------------------------------------------
 
 
@@ -400,11 +454,12 @@ def test_a_producer_that_closes_takes_back_what_was_not_read(tx: Connector, rx: 
     reader = rx.stream("k", timeout=PATIENCE_S)
     next(reader)
     tx.close()
+    assert eventually(lambda: not rx.health()["inbox"]["entries"])
 
     error = breaks(lambda: list(reader))
 
     assert error.reason in {Reason.WITHDRAWN, Reason.PEER_GONE}
-    assert 1 <= error.chunks < 5
+    assert error.chunks in {1, 2}  # the second may have been fetched ahead
 
 
 PRODUCER = """
@@ -655,6 +710,22 @@ def test_a_closed_reader_says_so(tx: Connector, rx: Connector) -> None:
 
     with pytest.raises(ClosedError, match="is closed"):
         next(reader)
+
+
+def test_cleaning_up_a_key_ends_its_streams_on_both_sides(tx: Connector, rx: Connector) -> None:
+    writer = put(tx, "k", 3, LARGE)
+    put(tx, "kk", 1).end()
+    reading = Beside(lambda: list(rx.stream("other", timeout=PATIENCE_S)))
+    assert waits(rx)
+    assert eventually(lambda: rx.health()["inbox"]["entries"] == 5)
+
+    assert tx.cleanup("k") == 4  # the chunks, and the abort
+    assert rx.cleanup("other") == 1
+
+    assert writer.closed
+    assert isinstance(reading.join().error, stagelink.GoneError)
+    breaks(lambda: list(rx.stream("k", timeout=PATIENCE_S)))
+    assert list(rx.stream("kk").values()) == [chunk(0)]
 
 
 # --- misuse --------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ def nothing_is_left(world: World, node: Node) -> None:
         "calls": list(node.tickets.values()),
         "views": list(node.views.values()),
         "gets": endpoint.incoming.fetches.all(),
+        "waits": endpoint.incoming.waits.all(),
+        "shelf": endpoint.incoming.shelf.all(),
         "queued writes": list(outgoing.queue),
         "writes": outgoing.writing,
         "inline bytes": outgoing.inline_bytes,

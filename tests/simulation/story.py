@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.core.events import (
     Abandon,
+    Await,
     CancelKey,
     Close,
     Get,
@@ -66,6 +67,8 @@ class Story:
         choices = self._troubles if trouble else self._acts
         acts, weights = zip(*choices, strict=True)
         world.random.choices(acts, weights)[0]()
+        if world.has_whim(0.15):
+            self._wait()
         world.after(world.random.expovariate(1 / self._pace_s), self._next)
 
     def _running(self, name: str) -> Node | None:
@@ -176,6 +179,21 @@ class Story:
             deadline_s, (key, generation),
         )  # fmt: skip
 
+    def _wait(self) -> None:
+        """Wait for the first of some keys."""
+        world, whims = self._world, self._world.whims
+        assert whims is not None
+        receiver, sender = whims.choice(EDGES)
+        node = self._running(receiver)
+        if node is None:
+            return
+        keys = tuple(whims.sample(KEYS, whims.randint(1, 4)))
+        deadline_s = world.now_s + whims.choice((0.05, 0.5, 2.0))
+        world.call(
+            node, "wait", lambda ticket: Await(ticket, sender, sender, keys, deadline_s),
+            deadline_s, keys,
+        )  # fmt: skip
+
     def _poll(self) -> None:
         node, sender, key = self._edge()
         if node is None:
@@ -247,7 +265,7 @@ class Story:
             return
         node.closed = True
         world.handle(node, Close())
-        gets = [call for call in node.tickets.values() if call.kind == "get"]
+        gets = [call for call in node.tickets.values() if call.kind in {"get", "wait"}]
         if gets:
             raise AssertionError(f"{node.name} is closed and has not answered {gets}")
         instance = node.instance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagelink.core.errors import (
@@ -18,6 +19,7 @@ from stagelink.core.events import CancelKey, Delivery, Failure, Get, Poll, Relea
 from stagelink.core.streams import Progress, parse_end, shown
 from stagelink.core.values import NO_INSTANCE
 from stagelink.failures import error_of
+from stagelink.tickets import answered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from stagelink.adapters.threads.tickets import Ticket
     from stagelink.calls import Accounted, Calls
     from stagelink.core.errors import Context, StagelinkError
     from stagelink.core.events import Result
@@ -114,15 +117,26 @@ class StreamReader:
             ClosedError: the reader was closed or has failed before, or the connector is closed.
             ProtocolViolationError, ForkedError: as their names say.
         """
-        self._begin()
-        with self._accounted() as call:
-            try:
-                payload = self._received(self._ahead or self._calls.ask(self._wanted()), call)
-            except BaseException as error:
-                self._break_off(error)
-                raise
+        if not self._begin():
+            raise StopIteration
+        with self._accounted() as call, self._ending():
+            payload = self._received(self._ahead or self._asked(), call)
         if payload is None:
             raise StopIteration
+        return payload
+
+    def __aiter__(self) -> Self:
+        """The reader itself."""
+        return self
+
+    async def __anext__(self) -> Payload:
+        """As :meth:`__next__`, without blocking the event loop; may be cancelled and go on."""
+        if not self._begin():
+            raise StopAsyncIteration
+        with self._accounted() as call, self._ending():
+            payload = self._received(self._ahead or await self._answered(), call)
+        if payload is None:
+            raise StopAsyncIteration
         return payload
 
     def values(self) -> Iterator[Any]:
@@ -139,15 +153,48 @@ class StreamReader:
 
     # --- one chunk -----------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Let the last chunk go; is there to be another one?"""
+    def _begin(self) -> bool:
+        """Let the last chunk go; whether there may be another one."""
         self._let_go()
         if self._over == "ended":
-            raise StopIteration
+            return False
         if self._over:
             msg = f"the stream of key {self.key!r} is {self._over}"
             raise ClosedError(msg, reason=Reason.CLOSED, remedy="read it with a new reader")
         self._calls.check_usable(receives=True)
+        return True
+
+    def _asked(self) -> Result:
+        """The answer to the get of the next entry."""
+        ticket = self._calls.driver.tickets.new()
+        try:
+            return self._calls.driver.call(self._wanted()._replace(ticket=ticket.number), ticket)
+        except BaseException:
+            self._keep_last_word(ticket)
+            raise
+
+    async def _answered(self) -> Result:
+        ticket = self._calls.driver.tickets.new()
+        try:
+            return await answered(self._calls.driver, self._wanted(), ticket)
+        except BaseException:
+            self._keep_last_word(ticket)
+            raise
+
+    def _keep_last_word(self, ticket: Ticket) -> None:
+        """We were interrupted: a chunk that came meanwhile is kept for us, an end is not."""
+        said = ticket.result
+        if isinstance(said, Failure) and said.reason == Reason.FAILED.value:
+            self._ahead = said
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """An error ends the reader; an interruption does not."""
+        try:
+            yield
+        except Exception as error:
+            self._break_off(error)
+            raise
 
     def _wanted(self) -> Get:
         until_s = self._calls.driver.clock() + self._timeout_s
@@ -218,8 +265,10 @@ class StreamReader:
             remedy=cause.remedy or "ask the producer for a new stream",
         )  # fmt: skip
 
-    def _break_off(self, error: BaseException) -> None:
+    def _break_off(self, error: Exception) -> None:
         """Nothing more will be read; give up what may come, unless nothing has begun."""
+        if self._over:
+            return  # closed meanwhile by another thread
         self._finish(f"broken off: {error}")
         begun = self.chunks or not isinstance(error, DeadlineError)
         if begun and not self._last_word:
@@ -256,6 +305,19 @@ class StreamReader:
         return self
 
     def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the reader."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Read it; leaving closes it, which waits for nothing."""
+        return self
+
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,

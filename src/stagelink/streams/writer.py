@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import ClosedError, DuplicateKeyError, Reason
 from stagelink.core.streams import End, Progress, first_key, reason_text, shown
+from stagelink.payload import Draft
+from stagelink.tickets import PUBLISHED, StagedPut
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from stagelink.calls import Accounted, Calls
     from stagelink.core.endpoint import Endpoint
     from stagelink.core.events import Publish
-    from stagelink.puts import Puts
+    from stagelink.puts import Puts, Receipt
+
+TURN_S = 0.002
+"""Between two looks at whether an earlier stream has been begun to be read."""
 
 OPEN, ENDED, ABORTED, CUT = "open", "ended", "aborted", "cut off"
 """How a writer stands; CUT is aborted by the close of its connector."""
@@ -77,14 +82,48 @@ class StreamWriter:
                 :meth:`stagelink.Connector.put`; the stream is as it was, and may go on.
         """
         self._check_open()
-        stream = self._stream
         wait_s = self._calls.seconds(timeout, self._timeout_s)
         with self._accounted() as call:
             self._calls.check_usable(sends=True)
             self._await_turn(wait_s)
-            receipt = self._puts.put(value, self._next(), wait_s, call)
-        self._stream = stream.after(receipt.generation, receipt.size)
-        return stream.chunks
+            until_s = self._calls.until(wait_s, None, wait_s)
+            return self._put(self._puts.put(value, self._next(), until_s, call))
+
+    async def aput(self, value: Any, *, timeout: float | None = None) -> int:  # noqa: ANN401
+        """As :meth:`put`, without blocking the event loop.
+
+        Do not change *value* meanwhile, and await one chunk before putting the next. When the task
+        is cancelled the chunk is not published unless it was already; the stream may go on.
+
+        Raises:
+            The same as :meth:`put`.
+        """
+        self._check_open()
+        wait_s = self._calls.seconds(timeout, self._timeout_s)
+        with self._accounted() as call:
+            self._calls.check_usable(sends=True)
+            await self._aawait_turn(wait_s)
+            until_s, command = self._calls.until(wait_s, None, wait_s), self._next()
+            if isinstance(value, Draft):
+                return self._put(self._puts.put_draft(value, command, call))
+            staged = self._puts.stage(value)
+            if self._puts.goes_inline(staged.size):
+                return self._put(self._puts.store(staged, command, until_s, call))
+        put = StagedPut(self._calls, self._puts, staged, command, until_s=until_s, call=call)
+        try:
+            return self._put(await put.carried_out())
+        except BaseException:
+            if (
+                put.ticket.state == PUBLISHED
+            ):  # cancelled too late: it is the stream's all the same
+                self._put(put.ticket.result())
+            raise
+
+    async def aend(self) -> None:
+        """As :meth:`end`, without blocking the event loop."""
+        if self._state == OPEN:
+            await self._aawait_turn(self._timeout_s)
+        self.end()
 
     def end(self) -> None:
         """Say that there are no more chunks, and how many there were. Twice is fine.
@@ -127,6 +166,11 @@ class StreamWriter:
     def _next(self) -> Publish:
         return self._template._replace(key=self._stream.next_key)
 
+    def _put(self, receipt: Receipt) -> int:
+        """One chunk more has been published; its number."""
+        self._stream = self._stream.after(receipt.generation, receipt.size)
+        return self.chunks - 1
+
     def _say(self, words: str, call: Accounted) -> None:
         self._puts.publish(self._next()._replace(error=words), call)
 
@@ -141,12 +185,25 @@ class StreamWriter:
 
     def _await_turn(self, wait_s: float) -> None:
         """Wait until the first entry of an earlier stream of the key has been read."""
-        if self.chunks or self._calls.driver.wait_until(self._is_free, wait_s):
+        if not self.chunks and not self._calls.driver.wait_until(self._is_free, wait_s):
+            raise self._not_our_turn()
+
+    async def _aawait_turn(self, wait_s: float) -> None:
+        if self.chunks or self._calls.driver.look(self._is_free):
             return
+        import asyncio  # noqa: PLC0415 - loaded already: it is what runs us
+
+        until_s = self._calls.driver.clock() + wait_s
+        while not self._calls.driver.look(self._is_free):
+            if self._calls.driver.clock() >= until_s or self._calls.driver.closed:
+                raise self._not_our_turn()
+            await asyncio.sleep(TURN_S)
+
+    def _not_our_turn(self) -> DuplicateKeyError:
         self._calls.check_usable(sends=True)  # closed meanwhile by another thread
         msg = f"an earlier stream of key {self.key!r} has not been read from at all"
         remedy = "wait until its reader has begun, or use a fresh key"
-        raise DuplicateKeyError(msg, reason=Reason.DUPLICATE, remedy=remedy)
+        return DuplicateKeyError(msg, reason=Reason.DUPLICATE, remedy=remedy)
 
     def _is_free(self, endpoint: Endpoint) -> bool:
         ledger = endpoint.outgoing.ledgers.get(self.to)
@@ -167,6 +224,21 @@ class StreamWriter:
             self.abort(f"{kind.__name__}: {error}")
         elif self._state != ABORTED:
             self.end()
+
+    async def __aenter__(self) -> Self:
+        """Put chunks; leaving ends the stream."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the stream, or abort it with the words of an exception."""
+        if kind is None and self._state == OPEN:
+            await self.aend()
+        self.__exit__(kind, error, trace)
 
     def __del__(self) -> None:
         """Warn about a stream without an end, and abort it: its readers must not wait."""
