@@ -221,7 +221,9 @@ class Connector(Asynchronous):
 
         Args:
             keys: as given to put.
-            source, timeout, deadline: as for :meth:`get`, once for all of them.
+            source: as for :meth:`get`.
+            timeout: seconds to wait for all of them.
+            deadline: instead of *timeout*, as for :meth:`get`.
 
         Raises:
             The same as :meth:`get`, at the first failure; its ``context.key`` names the key.
@@ -241,7 +243,9 @@ class Connector(Asynchronous):
 
         Args:
             keys: as given to put.
-            source, timeout, deadline: as for :meth:`get`.
+            source: as for :meth:`get`.
+            timeout: seconds to wait.
+            deadline: instead of *timeout*, as for :meth:`get`.
 
         Raises:
             The same as :meth:`get`, except GoneError; ConfigError also for no keys.
@@ -259,7 +263,9 @@ class Connector(Asynchronous):
         What has to be pulled is fetched in the background for a later poll or get.
 
         Args:
-            key, source, metadata: as for :meth:`get`.
+            key: as given to put.
+            source: as for :meth:`get`.
+            metadata: as for :meth:`get`.
 
         Raises:
             The same as :meth:`get`, except DeadlineError.
