@@ -31,5 +31,4 @@ suppress_warnings = ["ref.python"]
 
 
 def setup(app):  # noqa: ANN001, ANN201, D103 - Sphinx calls it
-    for name in ("hex", "mermaid"):  # read as they are
-        app.add_lexer(name, TextLexer)
+    app.add_lexer("hex", TextLexer)  # read as it is

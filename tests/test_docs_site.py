@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,14 @@ def test_a_link_into_the_void_is_seen() -> None:
 @pytest.mark.parametrize("picture", sorted(DOCS.glob("pictures/*.svg")), ids=lambda p: p.stem)
 def test_every_picture_is_shown_somewhere(picture: Path) -> None:
     assert any(f"pictures/{picture.name}" in page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def test_the_pictures_are_what_their_script_draws() -> None:
+    drawn = runpy.run_path(str(DOCS / "pictures/draw.py"))["PICTURES"]
+
+    assert drawn == {
+        path.stem: path.read_text(encoding="utf-8") for path in DOCS.glob("pictures/*.svg")
+    }
 
 
 @pytest.mark.parametrize("name", PUBLIC)
