@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stagelink.core import payload
 from stagelink.core.errors import PayloadError
-from stagelink.core.payload import DIGEST, DIGEST_BYTES, VERSION
+from stagelink.core.payload import DIGEST, DIGEST_BYTES, SHARED, VERSION
 
 if TYPE_CHECKING:
     from stagelink.core.payload import Readable
@@ -72,6 +72,17 @@ def digest_of(data: memoryview) -> int | None:
     if not known or not _FLAGS.unpack_from(data, _FLAGS_AT)[0] & DIGEST:
         return None
     return int(_SIZE.unpack_from(data, len(data) - DIGEST_BYTES)[0])
+
+
+def mark_shared(data: memoryview) -> None:
+    """Flag the payload at the beginning of *data* as memory that several readers may hold."""
+    (flags,) = _FLAGS.unpack_from(data, _FLAGS_AT)
+    _FLAGS.pack_into(data, _FLAGS_AT, flags | SHARED)
+
+
+def is_shared(head: Readable) -> bool:
+    """Whether the payload that begins with *head* is so flagged."""
+    return bool(_FLAGS.unpack_from(head, _FLAGS_AT)[0] & SHARED)
 
 
 def is_packed(data: Readable) -> bool:

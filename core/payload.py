@@ -29,6 +29,10 @@ DIGEST = 1
 """Flag: the last ``DIGEST_BYTES`` of the payload are a digest of all before."""
 
 DIGEST_BYTES = 8
+
+SHARED = 2
+"""Flag: several readers may be handed this very memory, so none of them may write to it."""
+
 ENTRY_BYTES = 16  # length, alignment
 ALIGNMENTS = frozenset(1 << power for power in range(13))
 BUFFER_LIMIT = 1 << 20
@@ -113,7 +117,7 @@ def parse(data: Readable, size: int) -> Layout:
         msg = f"a payload of {size} bytes in {len(data)}: the prefix alone has {PREFIX.size}"
         raise PayloadError(msg)
     magic, version, flags, header_len, count, total = PREFIX.unpack_from(data)
-    if magic != MAGIC or flags & ~DIGEST:
+    if magic != MAGIC or flags & ~(DIGEST | SHARED):
         msg = f"these bytes are no payload: they begin with {bytes(data[:8]).hex()}"
         raise PayloadError(msg)
     if version != VERSION:

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reference/behaviours.md"
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 HEAD = "| what goes wrong elsewhere | what stagelink does | test |"
 
 
@@ -38,10 +39,10 @@ def defined_in(path: Path) -> frozenset[str]:
     found: set[str] = set()
     if path.is_file():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, FUNCTIONS):
                 found.add(node.name)
             elif isinstance(node, ast.ClassDef):
-                methods = (part for part in node.body if isinstance(part, ast.FunctionDef))
+                methods = (part for part in node.body if isinstance(part, FUNCTIONS))
                 found.update(f"{node.name}::{method.name}" for method in methods)
     return frozenset(name for name in found if name.rpartition("::")[2].startswith("test_"))
 

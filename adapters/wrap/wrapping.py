@@ -15,6 +15,21 @@ if TYPE_CHECKING:
     from stagelink.ports import Staged
 
 
+class Shared:
+    """A staged value that says in its flags that several readers may hold its memory."""
+
+    __slots__ = ("_staged", "size")
+
+    def __init__(self, staged: Staged) -> None:
+        self._staged = staged
+        self.size = staged.size
+
+    def write(self, target: memoryview) -> None:
+        """Write all ``size`` bytes, the flag among them."""
+        self._staged.write(target)
+        envelope.mark_shared(target)
+
+
 class Wrapping:
     """What one connector puts around its payloads and takes off those that come."""
 
@@ -26,10 +41,15 @@ class Wrapping:
         self.tail = self._integrity.tail
         self.seal = self._integrity.seal
 
-    def wrap(self, staged: Staged, compressor: str) -> Staged:
-        """*staged*, compressed if a *compressor* is named, and with its digest if asked for."""
+    def wrap(self, staged: Staged, compressor: str, shared: bool) -> Staged:
+        """*staged*, compressed if a *compressor* is named, and with its digest if asked for.
+
+        *shared* says that several readers may be handed the memory it is written to.
+        """
         if compressor:
             staged = self.compression.wrap(staged, compressor)
+        elif shared:
+            staged = Shared(staged)
         return self._integrity.wrap(staged)
 
     def is_bare(self, buffer: Any) -> bool:  # noqa: ANN401 - any buffer that can be sliced

@@ -51,7 +51,9 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
     chosen = manager.choose(config.backend, context)
     wrapping = _wrapping(config, manager)
     halves = _halves(config)
-    serializer = PayloadSerializer(codecs=manager.codecs.values())
+    serializer = PayloadSerializer(
+        readonly_views=config.readonly_views, codecs=manager.codecs.values()
+    )
     with ExitStack() as undo:
         codecs = wrapping.compression.names
         driver = Driver(_parts(manager, context, chosen, codecs, undo))

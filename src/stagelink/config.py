@@ -54,6 +54,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         compression: compressors by the stage that payloads are put to, for example ``zstd``.
         decompress_limit: bytes that a payload may have once it is decompressed.
         integrity: ``xxh3`` puts a digest behind every payload; empty: none. Needs xxhash.
+        readonly_views: tensors of a payload that other readers share are views and not copies;
+            to write to one is then undefined.
         sender: the endpoint to get from.
         senders: endpoints to get from, by stage.
         shm_dir: the mount for shared memory.
@@ -84,6 +86,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     compression: dict[str, str] = msgspec.field(default_factory=dict)
     decompress_limit: int = MOST_RAW
     integrity: Literal["", "xxh3"] = ""
+    readonly_views: bool = False
     sender: str | None = None
     senders: dict[str, str] = msgspec.field(default_factory=dict)
     shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagelink.arguments import MetadataFields, check_keys
+from stagelink.core.envelope import is_shared
 from stagelink.core.errors import ConfigError, Reason, StagelinkError
 from stagelink.core.events import Await, CancelKey, Delivery, Failure, Get, Poll, Release
 from stagelink.core.keys import check_key, parse_wire_key, pending_with_same_request
@@ -168,10 +169,12 @@ class Gets:
         size, handle = result.size, result.handle
         if not self._wrapping.is_bare(buffer):
             buffer, size, handle = self._unwrapped(buffer, result, call)
+        # What lies in our own pool, or in memory of its own, is nobody else's.
+        shared = bool(handle) and result.where is not None and is_shared(buffer)
         call.got(result.size)
         return Payload(
             self._driver, self._serializer, buffer, handle,
-            key=key, generation=result.generation, size=size,
+            key=key, generation=result.generation, size=size, writable=not shared,
         )  # fmt: skip
 
     def _unwrapped(

@@ -32,11 +32,14 @@ class Payload:
         key: the key it was put under.
         generation: its number in the sender's log.
         size: bytes of its encoded form.
+        writable: whether arrays and tensors may be written to. They may, unless other readers
+            are handed the very same memory: then arrays are read-only and tensors copies (or
+            views, with ``readonly_views``).
     """
 
     def __init__(
         self, driver: Driver, serializer: Serializer, buffer: Any, handle: int,  # noqa: ANN401
-        *, key: str, generation: int, size: int,
+        *, key: str, generation: int, size: int, writable: bool = True,
     ) -> None:  # fmt: skip
         self._driver = driver
         self._serializer = serializer
@@ -47,6 +50,7 @@ class Payload:
         self.key = key
         self.generation = generation
         self.size = size
+        self.writable = writable
 
     @property
     def value(self) -> Any:  # noqa: ANN401 - whatever was put
@@ -60,7 +64,8 @@ class Payload:
             if self._buffer is None:
                 msg = f"the payload of key {self.key!r} has been closed"
                 raise LeaseError(msg, remedy="use .value inside the with block")
-            self._value = self._serializer.load(self._buffer, self.size)
+            load = self._serializer.load
+            self._value = load(self._buffer, self.size, writable=self.writable)
             self._loaded = True
         return self._value
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stagelink.arguments import check_readers
+from stagelink.core.envelope import mark_shared
 from stagelink.core.errors import ConfigError, TransportError
 from stagelink.core.events import Abandon, Failure, Publish, Published, Reserve
 from stagelink.core.keys import wire_key
@@ -99,7 +100,10 @@ class Puts:
         """Publish what lies in the pool already."""
         size, block = draft.size, draft.take(self._driver)
         with self.given_back(block):
-            self._wrapping.seal(self.memory(block)[:size])
+            memory = self.memory(block)[:size]
+            if command.readers != 1:
+                mark_shared(memory)
+            self._wrapping.seal(memory)
         return self.publish(command._replace(size=size, block=block), call)
 
     def stage(self, value: Any) -> Staged:  # noqa: ANN401
@@ -118,7 +122,8 @@ class Puts:
 
         *ready* is called once they have been read, and may raise: then they are not published.
         """
-        staged = self._wrapping.wrap(staged, self._compressor(command.to))
+        compressor = self._compressor(command.to)
+        staged = self._wrapping.wrap(staged, compressor, command.readers != 1)
         size = staged.size
         if self.goes_inline(size):
             body = bytearray(size)

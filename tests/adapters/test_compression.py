@@ -343,7 +343,7 @@ def test_the_digest_is_of_what_travels_and_checked_before_anything_is_undone() -
     wrapping = Wrapping(
         Integrity("xxh3"), Compression({}, {"zstd": ZSTD._replace(decompress=never)})
     )
-    staged = wrapping.wrap(Raw(bytes(5000)), "zstd")
+    staged = wrapping.wrap(Raw(bytes(5000)), "zstd", False)
     data = bytearray(staged.size)
     staged.write(memoryview(data))
     assert wrapping.flaw(data, len(data)) == ""
