@@ -32,3 +32,23 @@ suppress_warnings = ["ref.python"]
 
 def setup(app):  # noqa: ANN001, ANN201, D103 - Sphinx calls it
     app.add_lexer("hex", TextLexer)  # read as it is
+    app.connect("autodoc-process-signature", without_constructor)
+
+
+MADE_BY_CALLS = {
+    f"stagelink.{name}"
+    for name in (
+        "Connector",
+        "Draft",
+        "Payload",
+        "PutTicket",
+        "Receipt",
+        "StreamReader",
+        "StreamWriter",
+    )
+}
+
+
+def without_constructor(app, what, name, thing, options, signature, returns):  # noqa: ANN001, ANN201, ARG001, D103
+    made_by_us = name in MADE_BY_CALLS or signature == "(*args, **kwargs)"  # or a protocol
+    return ("", "") if made_by_us else None

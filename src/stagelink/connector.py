@@ -226,7 +226,8 @@ class Connector(Asynchronous):
             deadline: instead of *timeout*, as for :meth:`get`.
 
         Raises:
-            The same as :meth:`get`, at the first failure; its ``context.key`` names the key.
+            StagelinkError: the same as :meth:`get`, at the first failure; ``context.key`` names
+                the key.
         """
         self._calls.check_usable(receives=True)
         return self._gets.get_many(self._gets.all_wanted(keys, source, timeout, deadline))
@@ -248,7 +249,7 @@ class Connector(Asynchronous):
             deadline: instead of *timeout*, as for :meth:`get`.
 
         Raises:
-            The same as :meth:`get`, except GoneError; ConfigError also for no keys.
+            StagelinkError: the same as :meth:`get`, except GoneError; ConfigError for no keys too.
         """
         self._calls.check_usable(receives=True)
         command = self._gets.first_wanted(keys, source, timeout, deadline)
@@ -268,7 +269,7 @@ class Connector(Asynchronous):
             metadata: as for :meth:`get`.
 
         Raises:
-            The same as :meth:`get`, except DeadlineError.
+            StagelinkError: the same as :meth:`get`, except DeadlineError.
         """
         self._calls.check_usable(receives=True)
         if metadata is None and self._gets.absent(key, source):

@@ -96,7 +96,7 @@ class StreamWriter:
         is cancelled the chunk is not published unless it was already; the stream may go on.
 
         Raises:
-            The same as :meth:`put`.
+            StagelinkError: the same as :meth:`put`.
         """
         self._check_open()
         wait_s = self._calls.seconds(timeout, self._timeout_s)
