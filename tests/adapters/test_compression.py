@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stagelink.connector import Connector
+
+torch = pytest.importorskip("torch", reason="these values are tensors, and torch is an extra")
 
 BACKENDS = ["shm", "shm-write", "memory", "memory-write"]
 COMMON: dict[str, Any] = {"pool_bytes": 8 << 20, "timeouts": {"transfer_base_s": 20.0}}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 import stagelink
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stagelink.connector import Connector
+
+torch = pytest.importorskip("torch", reason="these values are tensors, and torch is an extra")
 
 BACKENDS = ["shm", "shm-write", "memory", "memory-write"]
 SIZES = {"eager": 1000, "pool": 300_001}

@@ -284,6 +284,7 @@ def test_a_write_that_has_not_begun_never_begins_after_its_abort(opened_writing:
 
     assert receiver.cancel(keys[2], source="thinker") == 1
     assert waiters[2].join().error is not None
+    assert eventually(lambda: under_way(sender) == len(keys) - 1)  # the sender has heard of it
     finish_all(sender)
 
     for number in (0, 1, 3, 4):

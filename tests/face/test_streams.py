@@ -238,7 +238,7 @@ def test_drafts_are_chunks_too(tx: Connector, rx: Connector) -> None:
     with tx.stream("k", to="code2wav") as writer:
         for number in range(3):
             draft = tx.alloc((40_000,), "float32")
-            draft.tensor.fill_(number)
+            draft.tensor[:] = number
             writer.put(draft)
 
     means = [float(value.mean()) for value in rx.stream("k").values()]

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.compose import compose
 from stagelink.core.errors import ConfigError, PayloadError
 from stagelink.plugins import Manager, TypeCodec, hookimpl
 from stagelink.plugins.conformance.connector import eventually, is_whole
+
+torch = pytest.importorskip("torch", reason="these values are tensors, and torch is an extra")
 
 
 class Cache:
