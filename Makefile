@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := core ports adapters plugins src tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt lint types contracts units model clean
+.PHONY: help demo test docs check fmt lint types contracts units model clean
 
 help: ## Show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,10 @@ fmt: $(VENV)/ready ## Format, and mend what the linter can
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
+docs: $(VENV)/docs-ready ## The pages as a site, every warning an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "open build/docs/index.html"
+
 clean: ## Remove what these commands made
 	rm -rf $(VENV) .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
@@ -48,4 +52,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	  { echo "stagelink needs Python 3.10 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,torch]'
+	@touch $@
+
+$(VENV)/docs-ready: $(VENV)/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@

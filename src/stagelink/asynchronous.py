@@ -77,7 +77,7 @@ class Asynchronous:
         nothing reads *value* any more, and it is not published unless it was already.
 
         Raises:
-            The same as :meth:`Connector.put`.
+            StagelinkError: the same as :meth:`Connector.put`.
         """
         with self._calls.accounted(check_key(key), self.config.stage, check_stage(to)) as call:
             self._calls.check_usable(sends=True)
@@ -102,7 +102,7 @@ class Asynchronous:
         policy's ``ttl_s``; a get that comes later is told that it expired.
 
         Raises:
-            The same as :meth:`Connector.get`.
+            StagelinkError: the same as :meth:`Connector.get`.
         """
         self._calls.check_usable(receives=True)
         command = self._gets.wanted(key, source, timeout, deadline, metadata)
@@ -113,7 +113,11 @@ class Asynchronous:
         self, keys: Iterable[str], *, source: str | None = None, timeout: float | None = None,
         deadline: float | None = None,
     ) -> str:  # fmt: skip
-        """The first of *keys* that a get would not wait for; see :meth:`Connector.wait`."""
+        """The first of *keys* that a get would not wait for; see :meth:`Connector.wait`.
+
+        Raises:
+            StagelinkError: the same as :meth:`Connector.wait`.
+        """
         self._calls.check_usable(receives=True)
         command = self._gets.first_wanted(keys, source, timeout, deadline)
         with self._calls.accounted("", command.source, self.config.stage) as call:

@@ -123,19 +123,51 @@ class Connector(Asynchronous):
             return self._puts.alloc(shape, dtype, timeout, call)
 
     def withdraw(self, key: str, *, to: str) -> bool:
-        """Take a published key back; False if no such key is live. Readers hear of it at once."""
+        """Take a published key back; False if no such key is live. Readers hear of it at once.
+
+        Args:
+            key: as given to put.
+            to: the stage it was put for.
+
+        Raises:
+            ConfigError: an argument is wrong, or this connector only receives.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
         self._calls.check_usable(sends=True)
         return bool(self._calls.tell(Withdraw(0, check_stage(to), check_key(key))))
 
     def fail(self, key: str, error: object, *, to: str, ttl: float | None = None) -> Receipt:
-        """Publish that *key* failed: a get of it raises :exc:`GoneError` with *error*'s words."""
+        """Publish that *key* failed: a get of it raises :exc:`GoneError` with *error*'s words.
+
+        It needs no room in the pool, replaces a live payload of the key, and expires like one.
+
+        Args:
+            key: as for :meth:`put`.
+            error: an exception, or words; of more than 4096 characters only the first travel.
+            to: the stage whose connectors are told.
+            ttl: seconds it is told to those who come later; None: the policy's ``ttl_s``.
+
+        Raises:
+            ConfigError: an argument is wrong, or this connector only receives.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
         with self._calls.accounted(check_key(key), self.stage, check_stage(to)) as call:
             self._calls.check_usable(sends=True)
             command = self._puts.command(key, to, ttl, "default", True)
             return self._puts.publish(command._replace(error=str(error) or "failed"), call)
 
     def drain(self, timeout: float) -> bool:
-        """Wait until every published payload has been taken or has expired; False if not so."""
+        """Wait until every published payload has been taken or has expired; False if not so.
+
+        A payload counts as taken once its readers have let go of it.
+
+        Args:
+            timeout: seconds to wait, 0 for a look.
+
+        Raises:
+            ConfigError: *timeout* is no finite number from 0, or this connector only receives.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
         self._calls.check_usable(sends=True)
         return self._driver.wait_until(_all_taken, self._calls.seconds(timeout, 0.0))
 
@@ -187,8 +219,15 @@ class Connector(Asynchronous):
 
         If one fails none is taken: those that came already stay for the next get of their key.
 
+        Args:
+            keys: as given to put.
+            source: as for :meth:`get`.
+            timeout: seconds to wait for all of them.
+            deadline: instead of *timeout*, as for :meth:`get`.
+
         Raises:
-            The same as :meth:`get`, at the first failure; its ``context.key`` names the key.
+            StagelinkError: the same as :meth:`get`, at the first failure; ``context.key`` names
+                the key.
         """
         self._calls.check_usable(receives=True)
         return self._gets.get_many(self._gets.all_wanted(keys, source, timeout, deadline))
@@ -203,7 +242,14 @@ class Connector(Asynchronous):
         failed or been withdrawn, which a get then raises. Of several that are there, the first
         in the order given; not one that a get waits for.
 
-        Raises as :meth:`get`, except GoneError; ConfigError also for no keys.
+        Args:
+            keys: as given to put.
+            source: as for :meth:`get`.
+            timeout: seconds to wait.
+            deadline: instead of *timeout*, as for :meth:`get`.
+
+        Raises:
+            StagelinkError: the same as :meth:`get`, except GoneError; ConfigError for no keys too.
         """
         self._calls.check_usable(receives=True)
         command = self._gets.first_wanted(keys, source, timeout, deadline)
@@ -217,8 +263,13 @@ class Connector(Asynchronous):
 
         What has to be pulled is fetched in the background for a later poll or get.
 
+        Args:
+            key: as given to put.
+            source: as for :meth:`get`.
+            metadata: as for :meth:`get`.
+
         Raises:
-            The same as :meth:`get`, except DeadlineError.
+            StagelinkError: the same as :meth:`get`, except DeadlineError.
         """
         self._calls.check_usable(receives=True)
         if metadata is None and self._gets.absent(key, source):
@@ -228,15 +279,44 @@ class Connector(Asynchronous):
             return self._gets.poll(command, call)
 
     def cancel(self, key: str, *, source: str | None = None) -> int:
-        """End every get of *key* on this connector; they raise GoneError. Returns how many."""
+        """End every get of *key* on this connector; they raise GoneError. Returns how many.
+
+        Args:
+            key: as given to put.
+            source: the stage that puts it; may be left out when only one sender is known.
+
+        Raises:
+            ConfigError: an argument is wrong, no sender is known, or this connector only sends.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
         return self._cancel(key, source, reject=False)
 
     def reject(self, key: str, *, source: str | None = None) -> int:
-        """Like :meth:`cancel`, and tell the sender that we shall never want it: it frees it."""
+        """Like :meth:`cancel`, and tell the sender that we shall never want it: it frees it.
+
+        Also a payload that is yet to be put.
+
+        Args:
+            key: as given to put.
+            source: the stage that puts it; may be left out when only one sender is known.
+
+        Raises:
+            ConfigError, ClosedError, ForkedError: as for :meth:`cancel`.
+        """
         return self._cancel(key, source, reject=True)
 
     def update_sender_info(self, host: str, port: int, *, source: str | None = None) -> None:
-        """Get from this address from now on (of stage *source*, or by default)."""
+        """Get from this address from now on (of stage *source*, or by default).
+
+        Args:
+            host: a name or address, IPv6 without brackets too.
+            port: a TCP port, from 1.
+            source: the stage that is there; None: whoever has no address of its own.
+
+        Raises:
+            ConfigError: an argument is wrong, or this connector only sends.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
         self._calls.check_usable(receives=True)
         self._senders.update(host, port, source)
 
@@ -298,6 +378,15 @@ class Connector(Asynchronous):
 
         Streams of the key are ended as well: aborted and taken back, or closed. Returns how many
         publications, gets and readers of streams were ended; unknown keys are fine.
+
+        Args:
+            key: as given to put.
+            to: the stage it was put for; None: all of them.
+            source: the stage that it was wanted from; None: all that were ever asked.
+
+        Raises:
+            ConfigError: an argument is wrong.
+            ClosedError, ForkedError: the connector is not usable (here).
         """
         check_key(key)
         self._calls.check_usable()

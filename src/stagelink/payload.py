@@ -35,7 +35,6 @@ class Payload:
         writable: whether arrays and tensors may be written to. They may, unless other readers
             are handed the very same memory: then arrays are read-only and tensors copies (or
             views, with ``readonly_views``).
-        sender: the identity of the stage that put it.
     """
 
     def __init__(

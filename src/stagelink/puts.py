@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 
 class Receipt:
-    """What a put tells: ``size`` bytes are published as ``generation``."""
+    """What a put tells: so many bytes are published, under that number.
+
+    Attributes:
+        size: bytes of the encoded payload.
+        generation: its number in the connector's log, never used again; with the connector's
+            instance it names this very payload.
+    """
 
     __slots__ = ("_edge", "_key", "generation", "size")
 

@@ -94,6 +94,9 @@ class StreamWriter:
 
         Do not change *value* meanwhile, and await one chunk before putting the next. When the task
         is cancelled the chunk is not published unless it was already; the stream may go on.
+
+        Raises:
+            StagelinkError: the same as :meth:`put`.
         """
         self._check_open()
         wait_s = self._calls.seconds(timeout, self._timeout_s)
