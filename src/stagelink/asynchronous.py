@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stagelink.adapters.msgspec.placing import check_place
 from stagelink.core.keys import check_key, check_stage
 from stagelink.payload import Draft
 from stagelink.tickets import PutTicket, StagedPut, answered, published
@@ -94,8 +95,12 @@ class Asynchronous:
     async def aget(
         self, key: str, *, source: str | None = None, timeout: float | None = None,
         deadline: float | None = None, metadata: Mapping[str, Any] | None = None,
+        into: Any = None, device: object = None,  # noqa: ANN401
     ) -> Payload:  # fmt: skip
         """Wait for the payload of *key* and take it, without blocking the event loop.
+
+        The arguments are those of :meth:`Connector.get`. What *into* or *device* make it copy is
+        copied on the loop's thread, once it is here.
 
         When the task is cancelled the get ends. A payload that was delivered in that very moment
         is not lost: the next get or poll of its key is given it. It is kept for as long as the
@@ -105,9 +110,11 @@ class Asynchronous:
             StagelinkError: the same as :meth:`Connector.get`.
         """
         self._calls.check_usable(receives=True)
+        check_place(into, device)
         command = self._gets.wanted(key, source, timeout, deadline, metadata)
         with self._calls.accounted(key, command.source, self.config.stage) as call:
-            return self._gets.payload(key, await self._answered(command), call)
+            payload = self._gets.payload(key, await self._answered(command), call)
+            return payload.placed(into, device)
 
     async def await_keys(
         self, keys: Iterable[str], *, source: str | None = None, timeout: float | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,3 +98,15 @@ def test_a_place_that_is_none_is_refused_and_the_payload_stays(ends: Any) -> Non
         with pytest.raises(ConfigError):
             rx.get("k", source="a", timeout=PATIENCE_S, **wrong)
     assert rx.get("k", source="a", timeout=PATIENCE_S, device="cpu").value.sum() == 3
+
+
+def test_a_coroutine_gets_into_its_own_tensor_too(ends: Any) -> None:
+    tx, rx = ends
+    tx.put("k", torch.arange(LARGE), to="b")
+    into = torch.zeros(LARGE, dtype=torch.int64)
+
+    payload = asyncio.run(rx.aget("k", source="a", timeout=PATIENCE_S, into=into))
+
+    assert payload.value is into
+    assert torch.equal(into, torch.arange(LARGE))
+    assert is_released(tx, rx)
