@@ -11,6 +11,7 @@ from numpy.lib.format import descr_to_dtype, dtype_to_descr
 
 from stagelink.adapters.msgspec.leaves import (
     ARRAY,
+    BIG_COPY,
     NUMPY_SCALAR,
     VIEW_ALIGNMENT,
     count_items,
@@ -24,11 +25,17 @@ if TYPE_CHECKING:
     from stagelink.adapters.msgspec.packing import Walk
     from stagelink.adapters.msgspec.unpacking import Load
 
+PLAIN = frozenset("?bBhHiIlLqQefd")
+"""Type characters whose arrays memoryviews can cast to bytes."""
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def write(array: Array, nbytes: int, target: memoryview, offset: int) -> None:
     """Write an array of any strides, in C order."""
+    if nbytes < BIG_COPY and array.dtype.char in PLAIN and array.flags.c_contiguous:
+        target[offset : offset + nbytes] = array.data.cast("B")  # a fifth of the time of below
+        return
     if array.dtype.names:  # fields leave their padding as it was: no old bytes may show
         target[offset : offset + nbytes] = bytes(nbytes)
     place = np.frombuffer(target, array.dtype, array.size, offset)

@@ -337,3 +337,12 @@ def test_an_error_of_the_consumer_is_told_with_its_words() -> None:
 def test_a_consumer_that_dies_is_quoted() -> None:
     with Partner(alone=True) as partner, pytest.raises(PeerError, match="KeyError: 'dance'"):
         partner.ask("dance")
+
+
+def test_a_digest_is_part_of_what_is_measured() -> None:
+    with pytest.raises(ConfigError, match="md5"):
+        plan(Options("4K", "memory", 5, integrity="md5"))
+    found = run_bench(
+        plan(Options("4K", "memory", 5, quick=True, integrity="xxh3")), lambda _: None
+    )
+    assert found["integrity"] == "xxh3"

@@ -43,6 +43,7 @@ class Options(NamedTuple):
     peers: bool = False
     busy: bool = False
     soak: float | None = None
+    integrity: str = ""
 
 
 class Plan(NamedTuple):
@@ -59,6 +60,7 @@ class Plan(NamedTuple):
         maps: whether it uses the producer's pages in place (else its own pool).
         shm_dir: the mount for shared memory.
         peers, busy: whether to measure these too.
+        integrity: the digest that both ends compute, or empty.
     """
 
     sizes: list[int]
@@ -73,6 +75,7 @@ class Plan(NamedTuple):
     shm_dir: str
     peers: bool
     busy: bool
+    integrity: str
 
     @property
     def pool_bytes(self) -> int:
@@ -100,7 +103,8 @@ def plan(options: Options) -> Plan:
     if rounds < 1:
         msg = f"{rounds} rounds measure nothing"
         raise ConfigError(msg, remedy="give --rounds a number of at least 1")
-    config = load_config({"stage": "bench", "role": "peer", "backend": options.backend})
+    given = {"backend": options.backend, "integrity": options.integrity}
+    config = load_config({"stage": "bench", "role": "peer", **given})
     manager, context = Manager(), BackendContext(bytes(16), config)
     chosen = manager.choose(options.backend, context)
     alone = chosen[0].channel != "memory"
@@ -108,7 +112,7 @@ def plan(options: Options) -> Plan:
         sizes, options.backend, rounds, REPEATS, _budget_s(options),
         0.3 if options.quick else 0.6,
         [backend.name for backend in chosen], alone, _maps(manager, chosen[0], context),
-        config.shm_dir, options.peers, options.busy,
+        config.shm_dir, options.peers, options.busy, options.integrity,
     )  # fmt: skip
     if alone:
         check_pools(made)

@@ -221,6 +221,7 @@ def settings(plan: Plan, stage: str, role: str) -> dict[str, Any]:
         "backend": plan.backend,
         "pool_bytes": plan.pool_bytes,
         "shm_dir": plan.shm_dir,
+        "integrity": plan.integrity,
         "send_share": 0.0,
         "receive_share": 0.0,
     }

@@ -59,6 +59,7 @@ def run_bench(plan: Plan, on_step: Callable[[str], None]) -> dict[str, Any]:
             "host": _host(load),
             "backend": plan.backend,
             "planes": plan.planes,
+            "integrity": plan.integrity,
             "noise": _noise(times),
             **more,
         }

@@ -23,6 +23,8 @@ EXAMPLES = """Examples:
 
   stagelink bench --plot bench.svg                draws what it measured
 
+  stagelink bench --integrity xxh3                what the digest costs
+
   stagelink bench --soak 60                       32 edges, every byte compared
 """
 
@@ -45,6 +47,9 @@ def bench(  # noqa: PLR0917  one per option
     busy: Annotated[
         bool, typer.Option("--busy", help="Also puts beside a thread that computes.")
     ] = False,
+    integrity: Annotated[
+        str, typer.Option(metavar="NAME", help="With a digest of every payload: xxh3.")
+    ] = "",
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it, as .png or .svg.")
     ] = None,
@@ -61,7 +66,7 @@ def bench(  # noqa: PLR0917  one per option
     """
     from stagelink.bench.options import Options  # noqa: PLC0415
 
-    options = Options(sizes, backend, rounds, quick, plot, peers, busy, soak)
+    options = Options(sizes, backend, rounds, quick, plot, peers, busy, soak, integrity)
     try:
         found = _soak(options) if soak is not None else _measure(options)
     except StagelinkError as error:
