@@ -13,12 +13,20 @@ MIB_100 = 100 << 20
 class TimeoutPolicy(NamedTuple):
     """Every duration of the protocol, in seconds.
 
-    ``transfer_base_s`` plus ``transfer_per_100mib_s`` for every 100 MiB is how long a get waits
-    unless told otherwise; ``ttl_s`` how long a payload nobody takes is kept; ``put_s`` how long a
-    put waits for room; ``suspect_grace_s`` how long a cut connection may take to heal before
-    waiting gets hear of it; ``silence_s`` after how long without a sign a connection counts as
-    cut; ``settle_s`` passes between the proof of a death and the reuse of memory;
-    ``lease_warning_s`` is how long a payload may be held before the log names its holder.
+    Attributes:
+        transfer_base_s: how long a get waits unless told otherwise, whatever its size.
+        transfer_per_100mib_s: with the former, how long a write of so much should take at most.
+        query_s: bounds nothing yet; a question is part of the get that asks it.
+        ttl_s: how long a payload that nobody takes is kept.
+        put_s: how long a put waits for room.
+        suspect_grace_s: how long a cut connection may take to heal before waiting gets hear of it.
+        silence_s: after how long without a sign a connection counts as cut.
+        close_s: how long a close waits for transfers and views to end.
+        settle_s: passes between the proof of a death and the reuse of memory.
+        ack_delay_s: how long a report of what was consumed may wait for others to go with it.
+        stuck_base_s: a started write breaks its plane after ten times what it should take at most,
+            and never sooner than this.
+        lease_warning_s: how long a payload may be held before the log names its holder.
     """
 
     transfer_base_s: float = 30.0

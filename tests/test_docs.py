@@ -19,7 +19,7 @@ from stagelink.failures import error_of
 
 ROOT = Path(__file__).parents[1]
 ROOMS = sorted([*ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("docs/how-to/*.md")])
-FENCE = re.compile(r"```python\n(?:# ([\w.]+)\n)?(.*?)```", re.DOTALL)
+FENCE = re.compile(r"```python\n(?:# (\w+\.py)\n)?(.*?)```", re.DOTALL)
 """Code to run; a first line such as ``# encoder.py`` says under which name it is saved."""
 WITHOUT_CODE = {"measure.md"}
 """Pages about commands only."""

@@ -186,7 +186,7 @@ class Connector(Asynchronous):
         Args:
             key: as given to put.
             source: the stage that puts it; may be left out when only one sender is known.
-            timeout: seconds to wait; None: the policy's time for an ordinary transfer.
+            timeout: seconds to wait; None: the policy's ``transfer_base_s``.
             deadline: instead of *timeout*, when the wait ends, as of ``time.monotonic()``.
             metadata: a receipt's metadata: take that very payload from the connector that put it.
             into: a tensor or array that the value is copied into, or a dict, list or tuple of the
@@ -351,7 +351,7 @@ class Connector(Asynchronous):
             to: the stage whose connectors may read it; makes this its one writer.
             source: the stage that writes it; may be left out when only one sender is known.
             timeout: seconds for each chunk: to wait for room, or for it to come; None: the
-                policy's ``put_s``, or its time for an ordinary transfer.
+                policy's ``put_s``, or ``transfer_base_s``.
             ttl: as for :meth:`put`, for each chunk and for the end.
             readers: as for :meth:`put`.
             total: seconds for the whole stream to be read in; None: each chunk has its timeout.
