@@ -107,8 +107,8 @@ def _figures(endpoint: Endpoint) -> dict[str, Any]:
             "leaving": sum(1 for entry in entries if entry.leaving),
             "leases": sum(entry.leases for entry in entries),
             "inline_bytes": outgoing.inline_bytes,
-            "writes": outgoing.writing,
-            "queued": len(outgoing.queue),
+            "writes": outgoing.transfers.writing,
+            "queued": len(outgoing.transfers.queue),
         },
         "inbox": {
             "entries": sum(len(source.inbox) for source in incoming.sources.values()),
