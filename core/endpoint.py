@@ -87,11 +87,11 @@ class Endpoint:
             TimePassed: self._time_passed,
         }
         self._due: dict[str, Callable[..., None]] = {
-            "fetch": self.incoming.fetch_due,
-            "wait": self.incoming.wait_due,
-            "kept": self.incoming.kept_due,
-            "greet": self.incoming.greet_due,
-            "ack": self.incoming.ack_due,
+            "fetch": self.incoming.endings.fetch_due,
+            "wait": self.incoming.endings.wait_due,
+            "kept": self.incoming.deliveries.kept_due,
+            "greet": self.incoming.senders.greet_due,
+            "ack": self.incoming.senders.ack_due,
             "ttl": self.outgoing.expire,
             "budget": self.outgoing.transfers.budget_due,
             "stuck": self._stuck_due,
@@ -152,16 +152,16 @@ class Endpoint:
 
     def _untaken(self, event: Untaken, now_s: float, out: list[Action]) -> None:
         if self.closed:
-            self.incoming.release(event.delivery.handle, now_s, out)
+            self.incoming.deliveries.release(event.delivery.handle, now_s, out)
         else:
-            self.incoming.untaken(event, now_s, out)
+            self.incoming.deliveries.untaken(event, now_s, out)
 
     def _stop_get(self, event: StopGet, now_s: float, out: list[Action]) -> None:
-        self.incoming.stop(event.ticket, event.reason, now_s, out)
+        self.incoming.endings.stop(event.ticket, event.reason, now_s, out)
         self._granted(self.pool.leave(2 * event.ticket), out)
 
     def _release(self, event: Release, now_s: float, out: list[Action]) -> None:
-        self.incoming.release(event.handle, now_s, out)
+        self.incoming.deliveries.release(event.handle, now_s, out)
 
     def _close(self, event: Close, now_s: float, out: list[Action]) -> None:
         del event
@@ -179,11 +179,11 @@ class Endpoint:
     # --- news ----------------------------------------------------------------------------
 
     def _connected(self, event: Connected, now_s: float, out: list[Action]) -> None:
-        self.incoming.connected(event.link, now_s, out)
+        self.incoming.senders.connected(event.link, now_s, out)
 
     def _disconnected(self, event: Disconnected, now_s: float, out: list[Action]) -> None:
         if event.link in self.incoming.sources:
-            self.incoming.disconnected(event.link, event.detail, now_s, out)
+            self.incoming.senders.disconnected(event.link, event.detail, now_s, out)
         else:
             self.outgoing.receivers.disconnected(event.link, now_s, out)
 
@@ -196,13 +196,14 @@ class Endpoint:
             if not self.closed:
                 self.outgoing.receivers.hello(link, message, out)
         elif isinstance(message, Declined):
-            self.incoming.declined(link, message, now_s, out)
+            self.incoming.senders.declined(link, message, now_s, out)
         else:
             assert isinstance(message, Lost)
-            self.incoming.lost(link, message, now_s, out)
+            self.incoming.senders.lost(link, message, now_s, out)
 
     def _attached(self, event: Attached, now_s: float, out: list[Action]) -> None:
-        half = self.incoming if event.link in self.incoming.sources else self.outgoing.receivers
+        theirs = event.link in self.incoming.sources
+        half = self.incoming.senders if theirs else self.outgoing.receivers
         half.attached(event, now_s, out)
 
     def _probed(self, event: Probed, now_s: float, out: list[Action]) -> None:
@@ -213,11 +214,11 @@ class Endpoint:
     def _fenced(self, event: Fenced, now_s: float, out: list[Action]) -> None:
         if self.peers.fenced(event.peer, event.fenced, now_s):
             self.outgoing.receivers.gone(event.peer, now_s, out)
-            self.incoming.gone(event.peer, now_s, out)
+            self.incoming.senders.gone(event.peer, now_s, out)
         elif event.fenced:
             # It came back while it was being cut off: both must attach again.
             self.outgoing.receivers.cut_off(event.peer, out)
-            self.incoming.cut_off(event.peer, now_s, out)
+            self.incoming.senders.cut_off(event.peer, now_s, out)
 
     def _plane_reset(self, event: PlaneReset, now_s: float, out: list[Action]) -> None:
         del event, now_s
@@ -234,12 +235,12 @@ class Endpoint:
             if waiter % 2 == 0:
                 out.append(Complete(waiter // 2, refusal))
             else:
-                self.incoming.fetch_due(waiter // 2, now_s, out)
+                self.incoming.endings.fetch_due(waiter // 2, now_s, out)
         self._granted(grants, out)
 
     def _grace_due(self, peer: bytes, now_s: float, out: list[Action]) -> None:
         if self.peers.tell(peer):
-            self.incoming.unreachable(peer, now_s, out)
+            self.incoming.senders.unreachable(peer, now_s, out)
 
     def _fence_due(self, peer: bytes, now_s: float, out: list[Action]) -> None:
         del now_s

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.model.state import Bounds
 
+from stagelink.core.arrivals import Arrivals
 from stagelink.core.edges import Edges
+from stagelink.core.endings import Endings
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.events import StartWrite
 from stagelink.core.handshake.fetch import DRAINING, HELD, Fetches
@@ -22,6 +24,7 @@ from stagelink.core.messages import Done, Refused
 from stagelink.core.outgoing import Outgoing
 from stagelink.core.pool import Pool
 from stagelink.core.receivers import Receivers
+from stagelink.core.senders import Senders
 from stagelink.core.source import Source
 from stagelink.core.transfers import Transfers
 
@@ -103,8 +106,8 @@ def _generation_per_key(original: Any) -> Any:
 
 
 def _deliver_a_late_done(original: Any) -> Any:
-    def ended(self: Incoming, source: Any, transfer: int, out: Any) -> Any:
-        fetch = self.fetches.of_transfer(source.peer, transfer)
+    def ended(self: Arrivals, source: Any, transfer: int, out: Any) -> Any:
+        fetch = self._gets.fetches.of_transfer(source.peer, transfer)
         if fetch is not None and fetch.state == DRAINING:
             return fetch
         return original(self, source, transfer, out)
@@ -153,13 +156,13 @@ def _free_on_suspicion(original: Any) -> Any:
     def disconnected(self: Endpoint, event: Any, now_s: float, out: Any) -> None:
         original(self, event, now_s, out)
         for source in self.incoming.sources.values():
-            self.incoming.gone(source.peer, now_s, out)
+            self.incoming.senders.gone(source.peer, now_s, out)
 
     return disconnected
 
 
 def _end_by_snapshot(_: Any) -> Any:
-    def end_all(self: Incoming, fetches: Any, reason: Any, detail: str, out: Any) -> None:
+    def end_all(self: Endings, fetches: Any, reason: Any, detail: str, out: Any) -> None:
         for fetch in fetches:
             if fetch.state not in {HELD, DRAINING}:
                 self._gets.give_up(fetch, reason.value, detail, out)
@@ -168,7 +171,7 @@ def _end_by_snapshot(_: Any) -> Any:
 
 
 def _closing_is_not_owed(original: Any) -> Any:
-    def ended(self: Incoming, source: Any, transfer: int, out: Any) -> Any:
+    def ended(self: Arrivals, source: Any, transfer: int, out: Any) -> Any:
         owed = source.owed
         fetch = original(self, source, transfer, out)
         source.owed = owed if fetch is not None else source.owed
@@ -207,7 +210,7 @@ MUTATIONS = {
     "generation per key": Mutation(
         _OFFER._replace(puts=2, keys="kl"), Outgoing, "publish", _generation_per_key
     ),
-    "deliver a late done": Mutation(_PULL, Incoming, "_ended", _deliver_a_late_done),
+    "deliver a late done": Mutation(_PULL, Arrivals, "_ended", _deliver_a_late_done),
     "ttl frees what is leased": Mutation(_OFFER, Ledger, "_removed_if_free", _ttl_frees_leased),
     "no places in a session": Mutation(
         _OFFER._replace(losses=1), Incoming, "packet", _no_places
@@ -215,15 +218,15 @@ MUTATIONS = {
     "consumed is told once": Mutation(_CUT, Source, "resume", _consumed_is_told_once),
     "views are not held": Mutation(_OFFER, Fetches, "relics", _views_are_not_held),
     "fence without record": Mutation(_FENCE, Receivers, "hello", _fence_without_record),
-    "lost is ignored": Mutation(Bounds(losses=1), Incoming, "lost", _nothing),
+    "lost is ignored": Mutation(Bounds(losses=1), Senders, "lost", _nothing),
     "cancel is ignored": Mutation(Bounds(max_writes=0), Transfers, "cancel", _nothing),
     "free on suspicion": Mutation(_CUT, Endpoint, "_disconnected", _free_on_suspicion),
     "one announcement, two gets": Mutation(Bounds(gets=2), Inbox, "assign", _nothing),
-    "end gets by snapshot": Mutation(_TWO, Incoming, "_end_all", _end_by_snapshot),
-    "closing an id is not told": Mutation(_PULL, Incoming, "_ended", _closing_is_not_owed),
+    "end gets by snapshot": Mutation(_TWO, Endings, "end_all", _end_by_snapshot),
+    "closing an id is not told": Mutation(_PULL, Arrivals, "_ended", _closing_is_not_owed),
     "done before the write ends": Mutation(_PULL, Transfers, "_start_writes", _done_too_early),
     "every session is ours": Mutation(
-        Bounds(cuts=1, dups=1), Incoming, "_follows", _every_session_is_ours
+        Bounds(cuts=1, dups=1), Senders, "follows", _every_session_is_ours
     ),
     "forget what was consumed at a fence": Mutation(
         _FENCE, Source, "cut_off", lambda _: Source.forget_peer
