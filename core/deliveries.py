@@ -14,6 +14,7 @@ from stagelink.core.values import NO_INSTANCE
 if TYPE_CHECKING:
     from stagelink.core.events import Action, Get, Untaken
     from stagelink.core.gets import Gets
+    from stagelink.core.settings import Settings
     from stagelink.core.shelf import Kept
     from stagelink.core.source import Source
     from stagelink.core.timers import Timers
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 class Deliveries:
     """Gives to later gets what has no taker; ``lost`` counts what was kept in vain."""
 
-    __slots__ = ("_gets", "_timers", "_ttl_s", "lost")
+    __slots__ = ("_gets", "_settings", "_timers", "lost")
 
-    def __init__(self, timers: Timers, gets: Gets, ttl_s: float) -> None:
+    def __init__(self, settings: Settings, timers: Timers, gets: Gets) -> None:
+        self._settings = settings
         self._timers = timers
         self._gets = gets
-        self._ttl_s = ttl_s
         self.lost = 0
 
     def release(self, handle: int, now_s: float, out: list[Action]) -> None:
@@ -91,7 +92,7 @@ class Deliveries:
         if self._hand_on(event, out):
             return
         kept = gets.shelf.keep(address, key, delivery)
-        self._timers.arm(("kept", kept.number), now_s + self._ttl_s)
+        self._timers.arm(("kept", kept.number), now_s + self._settings.policy.ttl_s)
         if len(gets.shelf) > SHELF_LIMIT:
             self._lose(gets.shelf.all()[0], now_s, out)
         gets.waits.tell(address, key, out)

@@ -63,7 +63,7 @@ class Incoming:
         self._timers = timers
         self._peers = peers
         self._gets = gets = Gets(pool, timers, settings.policy.ack_delay_s, grant)
-        self.deliveries = Deliveries(timers, gets, settings.policy.ttl_s)
+        self.deliveries = Deliveries(settings, timers, gets)
         self.endings = Endings(gets)
         self.senders = Senders(settings, timers, peers, gets, self.endings)
         self.arrivals = Arrivals(pool, gets)
