@@ -80,20 +80,20 @@ class Endpoint:
             Disconnected: self._disconnected,
             Received: self._received,
             Attached: self._attached,
-            WriteEnded: self.outgoing.write_ended,
+            WriteEnded: self.outgoing.transfers.write_ended,
             Probed: self._probed,
             Fenced: self._fenced,
             PlaneReset: self._plane_reset,
             TimePassed: self._time_passed,
         }
         self._due: dict[str, Callable[..., None]] = {
-            "fetch": self.incoming.fetch_due,
-            "wait": self.incoming.wait_due,
-            "kept": self.incoming.kept_due,
-            "greet": self.incoming.greet_due,
-            "ack": self.incoming.ack_due,
+            "fetch": self.incoming.endings.fetch_due,
+            "wait": self.incoming.endings.wait_due,
+            "kept": self.incoming.deliveries.kept_due,
+            "greet": self.incoming.senders.greet_due,
+            "ack": self.incoming.senders.ack_due,
             "ttl": self.outgoing.expire,
-            "budget": self.outgoing.budget_due,
+            "budget": self.outgoing.transfers.budget_due,
             "stuck": self._stuck_due,
             "grace": self._grace_due,
             "probe": self.peers.probe,
@@ -117,7 +117,7 @@ class Endpoint:
     @property
     def at_rest(self) -> bool:
         """Whether nothing is under way that would touch memory: no write, no quarantine."""
-        return not self.outgoing.writing and not self.pool.stats().quarantined
+        return not self.outgoing.transfers.writing and not self.pool.stats().quarantined
 
     # --- commands ------------------------------------------------------------------------
 
@@ -152,22 +152,22 @@ class Endpoint:
 
     def _untaken(self, event: Untaken, now_s: float, out: list[Action]) -> None:
         if self.closed:
-            self.incoming.release(event.delivery.handle, now_s, out)
+            self.incoming.deliveries.release(event.delivery.handle, now_s, out)
         else:
-            self.incoming.untaken(event, now_s, out)
+            self.incoming.deliveries.untaken(event, now_s, out)
 
     def _stop_get(self, event: StopGet, now_s: float, out: list[Action]) -> None:
-        self.incoming.stop(event.ticket, event.reason, now_s, out)
+        self.incoming.endings.stop(event.ticket, event.reason, now_s, out)
         self._granted(self.pool.leave(2 * event.ticket), out)
 
     def _release(self, event: Release, now_s: float, out: list[Action]) -> None:
-        self.incoming.release(event.handle, now_s, out)
+        self.incoming.deliveries.release(event.handle, now_s, out)
 
     def _close(self, event: Close, now_s: float, out: list[Action]) -> None:
         del event
         if not self.closed:
             self.closed = True
-            self.outgoing.close(now_s, out)
+            self.outgoing.close(out)
             self.incoming.close(now_s, out)
 
     def _refused(self, ticket: int, out: list[Action]) -> bool:
@@ -179,13 +179,13 @@ class Endpoint:
     # --- news ----------------------------------------------------------------------------
 
     def _connected(self, event: Connected, now_s: float, out: list[Action]) -> None:
-        self.incoming.connected(event.link, now_s, out)
+        self.incoming.senders.connected(event.link, now_s, out)
 
     def _disconnected(self, event: Disconnected, now_s: float, out: list[Action]) -> None:
         if event.link in self.incoming.sources:
-            self.incoming.disconnected(event.link, event.detail, now_s, out)
+            self.incoming.senders.disconnected(event.link, event.detail, now_s, out)
         else:
-            self.outgoing.disconnected(event.link, now_s, out)
+            self.outgoing.receivers.disconnected(event.link, now_s, out)
 
     def _received(self, event: Received, now_s: float, out: list[Action]) -> None:
         link, message = event
@@ -194,15 +194,16 @@ class Endpoint:
             half.packet(link, message, now_s, out)
         elif isinstance(message, Hello):
             if not self.closed:
-                self.outgoing.hello(link, message, now_s, out)
+                self.outgoing.receivers.hello(link, message, out)
         elif isinstance(message, Declined):
-            self.incoming.declined(link, message, now_s, out)
+            self.incoming.senders.declined(link, message, now_s, out)
         else:
             assert isinstance(message, Lost)
-            self.incoming.lost(link, message, now_s, out)
+            self.incoming.senders.lost(link, message, now_s, out)
 
     def _attached(self, event: Attached, now_s: float, out: list[Action]) -> None:
-        half = self.incoming if event.link in self.incoming.sources else self.outgoing
+        theirs = event.link in self.incoming.sources
+        half = self.incoming.senders if theirs else self.outgoing.receivers
         half.attached(event, now_s, out)
 
     def _probed(self, event: Probed, now_s: float, out: list[Action]) -> None:
@@ -212,16 +213,16 @@ class Endpoint:
 
     def _fenced(self, event: Fenced, now_s: float, out: list[Action]) -> None:
         if self.peers.fenced(event.peer, event.fenced, now_s):
-            self.outgoing.gone(event.peer, now_s, out)
-            self.incoming.gone(event.peer, now_s, out)
+            self.outgoing.receivers.gone(event.peer, now_s, out)
+            self.incoming.senders.gone(event.peer, now_s, out)
         elif event.fenced:
             # It came back while it was being cut off: both must attach again.
-            self.outgoing.cut_off(event.peer, out)
-            self.incoming.cut_off(event.peer, now_s, out)
+            self.outgoing.receivers.cut_off(event.peer, out)
+            self.incoming.senders.cut_off(event.peer, now_s, out)
 
     def _plane_reset(self, event: PlaneReset, now_s: float, out: list[Action]) -> None:
         del event, now_s
-        self.outgoing.plane_reset(out)
+        self.outgoing.receivers.plane_reset(out)
 
     # --- time ----------------------------------------------------------------------------
 
@@ -234,12 +235,12 @@ class Endpoint:
             if waiter % 2 == 0:
                 out.append(Complete(waiter // 2, refusal))
             else:
-                self.incoming.fetch_due(waiter // 2, now_s, out)
+                self.incoming.endings.fetch_due(waiter // 2, now_s, out)
         self._granted(grants, out)
 
     def _grace_due(self, peer: bytes, now_s: float, out: list[Action]) -> None:
         if self.peers.tell(peer):
-            self.incoming.unreachable(peer, now_s, out)
+            self.incoming.senders.unreachable(peer, now_s, out)
 
     def _fence_due(self, peer: bytes, now_s: float, out: list[Action]) -> None:
         del now_s
@@ -247,7 +248,7 @@ class Endpoint:
 
     def _stuck_due(self, peer: bytes, transfer: int, now_s: float, out: list[Action]) -> None:
         del now_s
-        self.outgoing.stuck(peer, transfer, out)
+        self.outgoing.transfers.stuck(peer, transfer, out)
 
     def _granted(self, grants: Iterable[Grant], out: list[Action]) -> None:
         """Room has been found for waiters: puts are answered, gets go on."""

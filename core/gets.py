@@ -31,15 +31,15 @@ from stagelink.core.messages import (
 )
 from stagelink.core.pool import RECEIVE, Block, Refusal
 from stagelink.core.refusals import describe
-from stagelink.core.shelf import Shelf, suits
+from stagelink.core.shelf import Shelf
 from stagelink.core.streams import MARK
-from stagelink.core.values import NO_INSTANCE, RegionRef
+from stagelink.core.values import RegionRef
 from stagelink.core.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stagelink.core.events import Action, Get, Untaken
+    from stagelink.core.events import Action
     from stagelink.core.handshake.inbox import Known
     from stagelink.core.messages import Announce
     from stagelink.core.pool import Grant, Pool
@@ -202,56 +202,6 @@ class Gets:
             self.fetches.set(fetch._replace(state=HELD, ticket=0, body=b""))
         if fetch.where is None:
             self.consumed(source, fetch, out)
-
-    def adopt(self, source: Source, command: Get, out: list[Action]) -> bool:
-        """Let a get take over what a poll began, if that is the payload it wants."""
-        key, ticket, deadline_s = command.key, command.ticket, command.deadline_s
-        known = source.inbox.get(key)
-        if (
-            known is None
-            or command.generation not in {0, known.generation}
-            or command.size not in {0, known.size}
-            or command.instance not in {NO_INSTANCE, source.peer}
-        ):
-            return False
-        if self.landed(source, key, ticket, out):
-            return True
-        known = source.inbox.get(key)
-        fetch = self.fetches.get(known.fetch) if known else None
-        if fetch is None or fetch.ticket or fetch.state not in {QUEUED, PULLING}:
-            return False
-        self.fetches.set(fetch._replace(ticket=ticket))
-        self._timers.arm(("fetch", fetch.number), deadline_s)
-        return True
-
-    def landed(self, source: Source, key: str, ticket: int, out: list[Action]) -> bool:
-        """Give *ticket* what a poll has fetched, if it has."""
-        known = source.inbox.get(key)
-        fetch = self.fetches.get(known.fetch) if known else None
-        if fetch is None or fetch.state != LANDED:
-            return False
-        self.deliver(source, self.fetches.set(fetch._replace(ticket=ticket)), out)
-        return True
-
-    def from_shelf(self, source: Source, command: Get, out: list[Action]) -> bool:
-        """Give a get what an earlier one was delivered and did not take."""
-        kept = self.shelf.find(command)
-        if kept is None or command.source != source.stage:
-            return False
-        self.shelf.drop(kept)
-        self._timers.disarm(("kept", kept.number))
-        out.append(Complete(command.ticket, kept.delivery))
-        return True
-
-    def hand_on(self, event: Untaken, out: list[Action]) -> bool:
-        """Give a delivery that nobody took to the oldest get that waits for its key."""
-        delivery = event.delivery
-        for fetch in self.fetches.waiting_for(event.address, event.key):
-            if suits(delivery, fetch.want, fetch.want_size, fetch.want_instance):
-                out.append(Complete(fetch.ticket, delivery))
-                self.let_go(fetch, out)
-                return True
-        return False
 
     def give_up(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
         """End a get from our side; a block that a write may still reach goes into quarantine."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stagelink.core.events import Dial, Send
+from stagelink.core.errors import Reason
+from stagelink.core.events import Dial, Failure, Send
 from stagelink.core.handshake.inbox import Inbox
 from stagelink.core.handshake.session import (
     DECLINED,
@@ -14,8 +15,8 @@ from stagelink.core.handshake.session import (
     OPEN,
     Session,
 )  # fmt: skip
-from stagelink.core.messages import Ack, Hello, Packet, Report
-from stagelink.core.streams import is_stream
+from stagelink.core.messages import Ack, Hello, Packet, Query, Report
+from stagelink.core.streams import is_stream, stream_of
 from stagelink.core.values import NO_INSTANCE, Instance
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ NOTICES_LIMIT = 4096
 
 RECENT_KEYS = 1024
 """Ends of keys that are remembered, for gets that come later."""
+
+FINAL = frozenset({Reason.EXPIRED.value, Reason.WITHDRAWN.value})
+"""Ends of a key that a get waiting for it hears of at once; the others may bring a successor."""
 
 
 class Source:
@@ -173,6 +177,31 @@ class Source:
         self.recent[key] = (reason, detail)
         if len(self.recent) > RECENT_KEYS:
             del self.recent[next(iter(self.recent))]
+
+    def refusal(self, stage: str) -> Failure | None:
+        """Why nothing can be had from here, asked for by the name *stage*."""
+        if stage != self.stage:
+            detail = f"the address is that of stage {self.stage!r}, not {stage!r}"
+        elif self.session.state == DECLINED:
+            detail = self.detail
+        else:
+            return None
+        return Failure(Reason.DECLINED.value, detail, self.label)
+
+    def known_end(self, key: str) -> tuple[str, str]:
+        """Why *key* will not come, as far as the log has said so; else empty."""
+        stream = stream_of(key)
+        reason, detail = self.recent.get(stream or key, ("", ""))
+        if reason in FINAL and not stream:
+            return reason, detail
+        if reason and stream and self.inbox.get(key) is None:
+            return reason, detail  # a lost chunk ends its stream; what came before is still here
+        return "", ""
+
+    def ask_if_forgotten(self, key: str, fetches: Fetches, out: list[Action]) -> None:
+        """Let *key* be announced again, should a full inbox have forgotten it."""
+        if self.inbox.forgot and self.inbox.get(key) is None:
+            self.send(Query(key), fetches, out)
 
     def forget_peer(self) -> None:
         """Another instance, or none: nothing that was known holds."""

@@ -107,8 +107,8 @@ def _figures(endpoint: Endpoint) -> dict[str, Any]:
             "leaving": sum(1 for entry in entries if entry.leaving),
             "leases": sum(entry.leases for entry in entries),
             "inline_bytes": outgoing.inline_bytes,
-            "writes": outgoing.writing,
-            "queued": len(outgoing.queue),
+            "writes": outgoing.transfers.writing,
+            "queued": len(outgoing.transfers.queue),
         },
         "inbox": {
             "entries": sum(len(source.inbox) for source in incoming.sources.values()),
@@ -116,12 +116,12 @@ def _figures(endpoint: Endpoint) -> dict[str, Any]:
             "gets": len(incoming.fetches),
             "waits": len(incoming.waits),
             "untaken": len(incoming.shelf),
-            "untaken_lost": incoming.untaken_lost,
+            "untaken_lost": incoming.deliveries.lost,
             "unacknowledged": sum(len(s.consumed) for s in incoming.sources.values()),
         },
         "sessions": _sessions(endpoint),
         "stale_messages": outgoing.stale + incoming.stale,
-        "late_messages": incoming.late,
+        "late_messages": incoming.arrivals.late,
     }
 
 

@@ -113,7 +113,7 @@ def test_a_reader_that_is_gone_has_no_say_and_nobody_there_means_no() -> None:
     machine = endpoint()
     machine.handle(greeting(1, "zstd"), 0.0)
     machine.handle(greeting(2), 0.0)
-    machine.outgoing.gone(bytes([2] * 16), 0.0, [])
+    machine.outgoing.receivers.gone(bytes([2] * 16), 0.0, [])
 
     assert machine.outgoing.undone_by_all("code2wav", "zstd")
     machine.handle(events.Disconnected("link-1", "cut"), 0.0)

@@ -329,7 +329,7 @@ def test_what_nobody_takes_for_its_time_to_live_is_let_go_and_told(pair: Pair) -
 
     assert not len(pair.rx.incoming.shelf)
     assert not pair.rx.incoming.fetches.all()
-    assert pair.rx.incoming.untaken_lost == 1
+    assert pair.rx.incoming.deliveries.lost == 1
     failure = pair.answers[pair.get("k")]
     assert (failure.reason, "not taken" in failure.detail) == ("expired", True)
 
@@ -340,7 +340,7 @@ def test_the_shelf_is_bounded(pair: Pair) -> None:
         pair.untaken(f"k{number}", pair.get(f"k{number}"))
 
     assert len(pair.rx.incoming.shelf) == SHELF_LIMIT
-    assert pair.rx.incoming.untaken_lost == 3
+    assert pair.rx.incoming.deliveries.lost == 3
     assert pair.answers[pair.get("k0")].reason == "expired"
 
 

@@ -115,11 +115,13 @@ def writes_are_counted(endpoint: Endpoint) -> None:
     ]
     queued = sorted(lease[:2] for lease in leases if lease[2] == QUEUED)
     writing = [lease for lease in leases if lease[2] in {WRITING, DRAINING}]
-    outgoing = endpoint.outgoing
-    if sorted(outgoing.queue) != queued or outgoing.writing != len(writing):
-        raise Violation(f"11 queue {outgoing.queue}, writing {outgoing.writing}, leases {leases}")
-    if outgoing.writing > endpoint.settings.max_writes:
-        raise Violation(f"11 {outgoing.writing} writes at once")
+    transfers = endpoint.outgoing.transfers
+    if sorted(transfers.queue) != queued or transfers.writing != len(writing):
+        raise Violation(
+            f"11 queue {transfers.queue}, writing {transfers.writing}, leases {leases}"
+        )
+    if transfers.writing > endpoint.settings.max_writes:
+        raise Violation(f"11 {transfers.writing} writes at once")
 
 
 def one_get_per_announcement(endpoint: Endpoint) -> None:

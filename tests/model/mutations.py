@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.model.state import Bounds
 
+from stagelink.core.arrivals import Arrivals
+from stagelink.core.edges import Edges
+from stagelink.core.endings import Endings
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.events import StartWrite
 from stagelink.core.handshake.fetch import DRAINING, HELD, Fetches
@@ -20,7 +23,10 @@ from stagelink.core.ledger import Ledger
 from stagelink.core.messages import Done, Refused
 from stagelink.core.outgoing import Outgoing
 from stagelink.core.pool import Pool
+from stagelink.core.receivers import Receivers
+from stagelink.core.senders import Senders
 from stagelink.core.source import Source
+from stagelink.core.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,13 +57,13 @@ def _free_instead_of_quarantine(_: Any) -> Any:
 
 
 def _refuse_while_writing(original: Any) -> Any:
-    def on_cancel(self: Outgoing, reader: Any, message: Any, out: Any) -> None:
+    def cancel(self: Transfers, reader: Any, message: Any, out: Any) -> None:
         lease = reader.leases.transfers.get(message.transfer)
         if lease is not None and lease.state == WRITING:
             reader.send(Refused(message.transfer, "cancelled", ""), out)
         original(self, reader, message, out)
 
-    return on_cancel
+    return cancel
 
 
 def _no_record(original: Any) -> Any:
@@ -70,21 +76,21 @@ def _no_record(original: Any) -> Any:
 
 
 def _offer_without_lease(original: Any) -> Any:
-    def offer(self: Outgoing, reader: Any, entry: Any) -> Any:
+    def offer(self: Edges, reader: Any, entry: Any) -> Any:
         how = original(self, reader, entry)
         if reader.leases.offers.pop(entry.generation, 0) is None:
-            self._ledger(reader).unlease(entry.generation)
+            self.ledger(reader).unlease(entry.generation)
         return how
 
     return offer
 
 
 def _free_offers_on_disconnect(original: Any) -> Any:
-    def cut(self: Outgoing, reader: Any, out: Any) -> None:
-        original(self, reader, out)
+    def cut(self: Receivers, reader: Any, now_s: float, out: Any) -> None:
+        original(self, reader, now_s, out)
         for generation in list(reader.leases.offers):
             del reader.leases.offers[generation]
-            self._unlease(reader, generation, out)
+            self._edges.unlease(reader, generation, out)
 
     return cut
 
@@ -100,8 +106,8 @@ def _generation_per_key(original: Any) -> Any:
 
 
 def _deliver_a_late_done(original: Any) -> Any:
-    def ended(self: Incoming, source: Any, transfer: int, out: Any) -> Any:
-        fetch = self.fetches.of_transfer(source.peer, transfer)
+    def ended(self: Arrivals, source: Any, transfer: int, out: Any) -> Any:
+        fetch = self._gets.fetches.of_transfer(source.peer, transfer)
         if fetch is not None and fetch.state == DRAINING:
             return fetch
         return original(self, source, transfer, out)
@@ -135,7 +141,7 @@ def _views_are_not_held(_: Any) -> Any:
 
 
 def _fence_without_record(original: Any) -> Any:
-    def hello(self: Outgoing, *rest: Any) -> None:
+    def hello(self: Receivers, *rest: Any) -> None:
         self.floors.clear()
         original(self, *rest)
 
@@ -150,13 +156,13 @@ def _free_on_suspicion(original: Any) -> Any:
     def disconnected(self: Endpoint, event: Any, now_s: float, out: Any) -> None:
         original(self, event, now_s, out)
         for source in self.incoming.sources.values():
-            self.incoming.gone(source.peer, now_s, out)
+            self.incoming.senders.gone(source.peer, now_s, out)
 
     return disconnected
 
 
 def _end_by_snapshot(_: Any) -> Any:
-    def end_all(self: Incoming, fetches: Any, reason: Any, detail: str, out: Any) -> None:
+    def end_all(self: Endings, fetches: Any, reason: Any, detail: str, out: Any) -> None:
         for fetch in fetches:
             if fetch.state not in {HELD, DRAINING}:
                 self._gets.give_up(fetch, reason.value, detail, out)
@@ -165,7 +171,7 @@ def _end_by_snapshot(_: Any) -> Any:
 
 
 def _closing_is_not_owed(original: Any) -> Any:
-    def ended(self: Incoming, source: Any, transfer: int, out: Any) -> Any:
+    def ended(self: Arrivals, source: Any, transfer: int, out: Any) -> Any:
         owed = source.owed
         fetch = original(self, source, transfer, out)
         source.owed = owed if fetch is not None else source.owed
@@ -175,11 +181,11 @@ def _closing_is_not_owed(original: Any) -> Any:
 
 
 def _done_too_early(original: Any) -> Any:
-    def start(self: Outgoing, out: Any) -> None:
+    def start(self: Transfers, out: Any) -> None:
         known = len(out)
         original(self, out)
         for order in [action for action in out[known:] if isinstance(action, StartWrite)]:
-            reader = self.readers[order.peer]
+            reader = self._edges.readers[order.peer]
             lease = reader.leases.transfers[order.transfer]
             reader.send(Done(order.transfer, lease.generation, order.target.size), out)
 
@@ -195,32 +201,32 @@ _CUT, _OFFER, _FENCE = Bounds(cuts=1), Bounds(mode="offer"), Bounds(cuts=1, fenc
 
 MUTATIONS = {
     "free instead of quarantine": Mutation(_PULL, Pool, "quarantine", _free_instead_of_quarantine),
-    "refuse while writing": Mutation(_PULL, Outgoing, "_on_cancel", _refuse_while_writing),
+    "refuse while writing": Mutation(_PULL, Transfers, "cancel", _refuse_while_writing),
     "no record of an end": Mutation(_CUT, Leases, "end", _no_record),
-    "offer without lease": Mutation(_OFFER, Outgoing, "_offer", _offer_without_lease),
+    "offer without lease": Mutation(_OFFER, Edges, "_offer", _offer_without_lease),
     "free offers on disconnect": Mutation(
-        _OFFER._replace(cuts=1), Outgoing, "_cut", _free_offers_on_disconnect
+        _OFFER._replace(cuts=1), Receivers, "_cut", _free_offers_on_disconnect
     ),
     "generation per key": Mutation(
         _OFFER._replace(puts=2, keys="kl"), Outgoing, "publish", _generation_per_key
     ),
-    "deliver a late done": Mutation(_PULL, Incoming, "_ended", _deliver_a_late_done),
+    "deliver a late done": Mutation(_PULL, Arrivals, "_ended", _deliver_a_late_done),
     "ttl frees what is leased": Mutation(_OFFER, Ledger, "_removed_if_free", _ttl_frees_leased),
     "no places in a session": Mutation(
         _OFFER._replace(losses=1), Incoming, "packet", _no_places
     ),
     "consumed is told once": Mutation(_CUT, Source, "resume", _consumed_is_told_once),
     "views are not held": Mutation(_OFFER, Fetches, "relics", _views_are_not_held),
-    "fence without record": Mutation(_FENCE, Outgoing, "hello", _fence_without_record),
-    "lost is ignored": Mutation(Bounds(losses=1), Incoming, "lost", _nothing),
-    "cancel is ignored": Mutation(Bounds(max_writes=0), Outgoing, "_on_cancel", _nothing),
+    "fence without record": Mutation(_FENCE, Receivers, "hello", _fence_without_record),
+    "lost is ignored": Mutation(Bounds(losses=1), Senders, "lost", _nothing),
+    "cancel is ignored": Mutation(Bounds(max_writes=0), Transfers, "cancel", _nothing),
     "free on suspicion": Mutation(_CUT, Endpoint, "_disconnected", _free_on_suspicion),
     "one announcement, two gets": Mutation(Bounds(gets=2), Inbox, "assign", _nothing),
-    "end gets by snapshot": Mutation(_TWO, Incoming, "_end_all", _end_by_snapshot),
-    "closing an id is not told": Mutation(_PULL, Incoming, "_ended", _closing_is_not_owed),
-    "done before the write ends": Mutation(_PULL, Outgoing, "_start_writes", _done_too_early),
+    "end gets by snapshot": Mutation(_TWO, Endings, "end_all", _end_by_snapshot),
+    "closing an id is not told": Mutation(_PULL, Arrivals, "_ended", _closing_is_not_owed),
+    "done before the write ends": Mutation(_PULL, Transfers, "_start_writes", _done_too_early),
     "every session is ours": Mutation(
-        Bounds(cuts=1, dups=1), Incoming, "_follows", _every_session_is_ours
+        Bounds(cuts=1, dups=1), Senders, "follows", _every_session_is_ours
     ),
     "forget what was consumed at a fence": Mutation(
         _FENCE, Source, "cut_off", lambda _: Source.forget_peer

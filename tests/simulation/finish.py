@@ -48,8 +48,8 @@ def nothing_is_left(world: World, node: Node) -> None:
         "gets": endpoint.incoming.fetches.all(),
         "waits": endpoint.incoming.waits.all(),
         "shelf": endpoint.incoming.shelf.all(),
-        "queued writes": list(outgoing.queue),
-        "writes": outgoing.writing,
+        "queued writes": list(outgoing.transfers.queue),
+        "writes": outgoing.transfers.writing,
         "inline bytes": outgoing.inline_bytes,
         "entries": [e for led in outgoing.ledgers.values() for e in led.entries.values()],
         "leases": [

@@ -1,0 +1,140 @@
+"""What an open conversation brings: announcements, ends of payloads, ends of transfers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagelink.core.errors import Reason
+from stagelink.core.gets import safe
+from stagelink.core.handshake.fetch import DRAINING, PULLING, QUEUED
+from stagelink.core.messages import INLINE
+from stagelink.core.rejections import reject_announced
+from stagelink.core.source import FINAL
+from stagelink.core.streams import MARK, stream_of
+
+if TYPE_CHECKING:
+    from stagelink.core.events import Action
+    from stagelink.core.gets import Gets
+    from stagelink.core.handshake.fetch import Fetch
+    from stagelink.core.messages import Announce, Done, Ended, Gone, Offer, Refused
+    from stagelink.core.pool import Pool
+    from stagelink.core.source import Source
+
+_KEEPS_ENTRY = frozenset({Reason.TRANSFER_FAILED.value, Reason.BUDGET.value})
+"""Refusals after which the payload may be asked for again."""
+
+
+class Arrivals:
+    """News of one sender's log and of our transfers; ``late`` counts what nobody waits for."""
+
+    __slots__ = ("_gets", "_pool", "late")
+
+    def __init__(self, pool: Pool, gets: Gets) -> None:
+        self._pool = pool
+        self._gets = gets
+        self.late = 0
+
+    # --- the log -------------------------------------------------------------------------
+
+    def announce(self, source: Source, message: Announce, out: list[Action]) -> None:
+        """A payload is published: to the get that waits for it, or into the inbox."""
+        number, key, generation, size, how, _, body = message
+        source.cursor = max(source.cursor, number)
+        source.owed += 1
+        source.owed_bytes += len(body)
+        source.recent.pop(key, None)
+        if generation in source.consumed:
+            source.consumed[generation] = True
+            return
+        known = source.inbox.get(key)
+        if known is not None and known.generation >= generation:
+            return
+        gets = self._gets
+        at_work = gets.fetches.working_on(source.peer, generation)
+        if how == INLINE and not (known or at_work or source.rejected):
+            fetch = gets.fetches.first_waiting(source.address, key, generation)
+            if fetch is not None and fetch.want_size in {0, size}:  # it need not be known at all
+                gets.take(source, fetch, message, out)
+                return
+        source.inbox.add(message, at_work.number if at_work else 0)
+        if source.rejected:
+            reject_announced(gets, source, message, out)
+        gets.advance(source, key, out)
+
+    def ended(self, source: Source, message: Ended, out: list[Action]) -> None:
+        """Payloads have left the log."""
+        for record in message.records:
+            self._gone(source, record, out)
+
+    def _gone(self, source: Source, message: Gone, out: list[Action]) -> None:
+        _, key, generation, reason, detail = message
+        source.cursor = max(source.cursor, message.number)
+        source.owed += 1
+        used = source.consumed.pop(generation, None) is not None
+        source.inbox.drop(key, generation)
+        gets = self._gets
+        fetch = gets.fetches.working_on(source.peer, generation)
+        stream = stream_of(key)
+        if MARK not in key or not (used or safe(fetch)):
+            source.remember(stream or key, reason, detail)
+        if fetch is not None and fetch.state == QUEUED:
+            gets.not_that_one(fetch, reason, detail, out)
+        elif fetch is not None:
+            gets.fetches.set(fetch._replace(relic=True))
+        final = reason in FINAL or bool(stream)
+        for waiting in gets.fetches.waiting_for(source.address, key):
+            if waiting.want == generation or (not waiting.want and final):
+                gets.give_up(waiting, reason, detail, out)
+        if final:
+            gets.waits.tell(source.address, key, out)
+
+    # --- transfers -----------------------------------------------------------------------
+
+    def offer(self, source: Source, message: Offer, out: list[Action]) -> None:
+        """What we claimed is ours, where it lies."""
+        fetch = self._gets.fetches.of_transfer(source.peer, message.transfer)
+        if fetch is None or fetch.state != PULLING or fetch.block is not None:
+            self.late += 1
+        elif message.generation != fetch.generation:
+            self._gets.violated(fetch, "the offer is for another payload", out)
+        else:
+            fetch = fetch._replace(where=message.where, body=message.body)
+            self._gets.deliver(source, fetch, out)
+
+    def done(self, source: Source, message: Done, out: list[Action]) -> None:
+        """A write into our block has ended well."""
+        fetch = self._ended(source, message.transfer, out)
+        if fetch is None:
+            return
+        told = (message.generation, message.size)
+        if fetch.block is None or told != (fetch.generation, fetch.size):
+            self._gets.violated(fetch, "done names another generation or length", out)
+            return
+        self._pool.hold(fetch.block)
+        self._gets.deliver(source, fetch, out)
+        self._gets.retry_stalled(source, out)
+
+    def refused(self, source: Source, message: Refused, out: list[Action]) -> None:
+        """Nothing comes of a transfer, nor will anything be written for it."""
+        fetch = self._ended(source, message.transfer, out)
+        if fetch is None:
+            return
+        if message.reason == Reason.REPLACED.value and not fetch.want:
+            self._gets.back_to_waiting(fetch, out)
+        else:
+            if message.reason not in _KEEPS_ENTRY:
+                source.inbox.drop(fetch.key, fetch.generation)
+            self._gets.fail(fetch, message.reason, message.detail, out)
+        self._gets.retry_stalled(source, out)
+
+    def _ended(self, source: Source, transfer: int, out: list[Action]) -> Fetch | None:
+        """The get that waits for the end of *transfer*; one that drains ends here, uncounted."""
+        fetch = self._gets.fetches.of_transfer(source.peer, transfer)
+        if fetch is not None and fetch.state == PULLING:
+            source.owed += 1  # the id closes, and the sender must hear of it
+            return fetch
+        self.late += 1
+        if fetch is not None and fetch.state == DRAINING:
+            self._gets.drained(fetch, out)
+            self._gets.retry_stalled(source, out)
+        return None

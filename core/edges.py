@@ -1,0 +1,270 @@
+"""What each stage is told: the log of its edge, the readers that follow it, and their leases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stagelink.core.errors import Reason
+from stagelink.core.handshake.lease import OFFERED
+from stagelink.core.ledger import Ledger
+from stagelink.core.messages import (
+    CLAIM,
+    ENDED_LIMIT,
+    ERROR,
+    INLINE,
+    OFFER,
+    PULL,
+    Ack,
+    Announce,
+    Ended,
+    Gone,
+    Query,
+    Subscribe,
+    Synced,
+)  # fmt: skip
+from stagelink.core.reader import Reader
+from stagelink.core.values import RegionRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from stagelink.core.events import Action
+    from stagelink.core.ledger import Entry
+    from stagelink.core.pool import Grant, Pool
+    from stagelink.core.timers import Timers
+    from stagelink.core.values import Instance
+
+
+class Edges:
+    """Ledgers by stage, and readers by instance and by stage.
+
+    ``inline`` counts the published bytes that travel inside their announcement.
+    """
+
+    __slots__ = ("_grant", "_pool", "_timers", "inline", "ledgers", "readers", "stages")
+
+    def __init__(
+        self, pool: Pool, timers: Timers, grant: Callable[[Iterable[Grant], list[Action]], None]
+    ) -> None:
+        self._pool = pool
+        self._timers = timers
+        self._grant = grant
+        self.inline = 0
+        self.ledgers: dict[str, Ledger] = {}
+        self.readers: dict[Instance, Reader] = {}
+        self.stages: dict[str, list[Reader]] = {}
+
+    def ledger(self, reader: Reader) -> Ledger:
+        """The log that *reader* follows."""
+        return self.ledger_of(reader.identity.stage)
+
+    def ledger_of(self, stage: str) -> Ledger:
+        """The log of the edge to *stage*; empty at first."""
+        ledger = self.ledgers.get(stage)
+        if ledger is None:
+            ledger = self.ledgers[stage] = Ledger()
+        return ledger
+
+    def know(self, reader: Reader) -> Reader:
+        """Count *reader* among those of its stage."""
+        self.readers[reader.instance] = reader
+        self.stages.setdefault(reader.identity.stage, []).append(reader)
+        return reader
+
+    def forget(self, peer: Instance) -> Reader | None:
+        """Take a reader out of the tables; its leases are for the caller to end."""
+        reader = self.readers.pop(peer, None)
+        if reader is not None:
+            self.stages[reader.identity.stage].remove(reader)
+        return reader
+
+    # --- messages ------------------------------------------------------------------------
+
+    def subscribe(self, reader: Reader, _: Subscribe, out: list[Action]) -> None:
+        """Let the log flow to a reader that has been welcomed."""
+        del out
+        if not reader.feed.subscribed:
+            reader.feed.subscribe(self.ledger(reader).head)
+
+    def query(self, reader: Reader, message: Query, out: list[Action]) -> None:
+        """Say again what is published under a key that the reader had to forget."""
+        entry = self.ledger(reader).live(message.key)
+        if entry is not None and entry.number <= reader.feed.cursor:
+            self.announce_entry(reader, entry, out)
+
+    def ack(self, reader: Reader, message: Ack, out: list[Action]) -> None:
+        """Count what the reader has consumed."""
+        for generation in message.consumed:
+            self._consumed(reader, generation, out)
+
+    # --- announcing ----------------------------------------------------------------------
+
+    def announce(self, reader: Reader, out: list[Action]) -> None:
+        """Move the reader's cursor as far as its window allows."""
+        feed, ledger = reader.feed, self.ledger(reader)
+        if not feed.open:
+            return
+        ends: list[Gone] = []
+        for number, record in ledger.records_after(feed.cursor):
+            if 0 <= feed.sync_at < number:
+                self._tell_ends(reader, ends, out)
+                self._synced(reader, out)
+            if not feed.open:
+                break
+            if isinstance(record, Gone):
+                ends.append(record)
+                feed.sent(number, 0)
+                if len(ends) == ENDED_LIMIT:
+                    self._tell_ends(reader, ends, out)
+            else:
+                self._tell_ends(reader, ends, out)
+                feed.sent(number, self.announce_entry(reader, ledger.entries[record], out))
+        self._tell_ends(reader, ends, out)
+        if feed.sync_at >= 0 and feed.open:
+            self._synced(reader, out)
+
+    def _tell_ends(self, reader: Reader, ends: list[Gone], out: list[Action]) -> None:
+        if ends:
+            reader.send(Ended(tuple(ends)), out)
+            ends.clear()
+
+    def _synced(self, reader: Reader, out: list[Action]) -> None:
+        feed = reader.feed
+        reader.send(Synced(feed.sync_at), out)
+        feed.sent(max(feed.sync_at, feed.cursor), 0)
+        feed.sync_at = -1
+
+    def announce_entry(self, reader: Reader, entry: Entry, out: list[Action]) -> int:
+        """Say what there is, with a lease if only this reader can be meant; inline bytes sent."""
+        if entry.error:
+            how, where, body = ERROR, None, entry.error.encode()
+        else:
+            how, where, body = self._offer(reader, entry)
+        announce = Announce(
+            entry.number, entry.key, entry.generation, entry.size, how, where, body
+        )
+        reader.send(announce, out)
+        return len(body)
+
+    def _offer(self, reader: Reader, entry: Entry) -> tuple[int, RegionRef | None, bytes]:
+        """How this reader gets at the bytes, and the lease that goes with an offer."""
+        in_place = entry.block is None or reader.maps
+        if not in_place:
+            return PULL, None, b""
+        if not self._meant(reader, entry):
+            return CLAIM, None, b""
+        if entry.generation not in reader.leases.offers:
+            self.ledger(reader).lease(entry.generation, reader.name)
+            reader.leases.offers[entry.generation] = None
+        if entry.block is None:
+            return INLINE, None, entry.body
+        return OFFER, RegionRef(entry.block.pool, entry.block.offset, entry.size), b""
+
+    def _meant(self, reader: Reader, entry: Entry) -> bool:
+        """Whether an offer to this reader can take the payload from nobody else."""
+        if not entry.admits(reader.name):
+            return False
+        if entry.readers is None or isinstance(entry.readers, tuple):
+            return True
+        fellows = self.stages[reader.identity.stage]
+        return len(fellows) <= entry.readers or len({r.name for r in fellows}) <= entry.readers
+
+    # --- ends ----------------------------------------------------------------------------
+
+    def leave(
+        self, to: str, generation: int, reason: Reason, detail: str, out: list[Action]
+    ) -> None:
+        """Take an entry back and tell its readers; what is leased stays until the leases end."""
+        self._timers.disarm(("ttl", to, generation))
+        removed = self.ledgers[to].leave(generation, reason, detail)
+        if removed is not None:
+            self._removed(removed, out)
+        for reader in self.stages.get(to, ()):
+            self.announce(reader, out)
+        self.trim(to)
+
+    def acknowledge(self, reader: Reader, cursor: int, out: list[Action]) -> None:
+        """The reader knows the log up to *cursor*: what it was told of there is over."""
+        before = reader.feed.acknowledged
+        reader.feed.acknowledge(cursor)
+        if reader.feed.acknowledged != before:
+            self._recalled(reader, out)
+            self.trim(reader.identity.stage)
+        elif reader.leases.offers:
+            self._recalled(reader, out)
+
+    def unlease(self, reader: Reader, generation: int, out: list[Action]) -> None:
+        """One lease of *reader* fewer: its slot, and perhaps the entry's bytes, are free."""
+        removed = self.ledger(reader).unlease(generation)
+        self.vacate(reader, generation)
+        if removed is not None:
+            self._removed(removed, out)
+
+    def vacate(self, reader: Reader, generation: int) -> None:
+        """Give the slot of *reader* back, unless something still stands for it."""
+        name = reader.name
+        same = (r for r in self.stages.get(reader.identity.stage, ()) if r.name == name)
+        if not any(r.leases.holds_slot(generation) for r in same):
+            self.ledger(reader).vacate(generation, name)
+
+    def trim(self, to: str) -> None:
+        """Forget what every reader of that stage knows."""
+        ledger = self.ledger_of(to)
+        readers = self.stages.get(to, ())
+        ledger.trim(min((r.feed.acknowledged for r in readers), default=ledger.head))
+
+    def _consumed(self, reader: Reader, generation: int, out: list[Action]) -> None:
+        """Count the reader, and end the leases under which it read in place."""
+        ledger, stage = self.ledger(reader), reader.identity.stage
+        entry = ledger.entries.get(generation)
+        if entry is None:
+            return
+        if ledger.count(generation, reader.name):
+            self.leave(stage, generation, Reason.TAKEN, "every reader has it", out)
+        if generation in reader.leases.offers:
+            del reader.leases.offers[generation]
+            self.unlease(reader, generation, out)
+        claims = [
+            transfer
+            for transfer, lease in reader.leases.transfers.items()
+            if lease.generation == generation and lease.state == OFFERED
+        ]
+        for transfer in claims:
+            del reader.leases.transfers[transfer]
+            self.unlease(reader, generation, out)
+
+    def _recalled(self, reader: Reader, out: list[Action]) -> None:
+        """Offers of leaving entries end once their Gone is known and no view is left."""
+        entries, known = self.ledger(reader).entries, reader.feed.acknowledged
+        over = [
+            generation
+            for generation in reader.leases.offers
+            if 0 < entries[generation].gone_number <= known
+            and generation not in reader.report.held
+        ]
+        for generation in over:
+            del reader.leases.offers[generation]
+            self.unlease(reader, generation, out)
+
+    def _removed(self, entry: Entry, out: list[Action]) -> None:
+        self.inline -= len(entry.body)
+        if entry.block is not None:
+            self._grant(self._pool.free(entry.block), out)
+
+    # --- state ---------------------------------------------------------------------------
+
+    def freeze(self) -> tuple[object, ...]:
+        """The state as nested tuples."""
+        return (
+            self.inline,
+            tuple((to, ledger.freeze()) for to, ledger in self.ledgers.items()),
+            tuple(reader.freeze() for reader in self.readers.values()),
+        )
+
+    def restore(self, frozen: tuple[object, ...]) -> None:
+        """Become what froze to *frozen*."""
+        state: Any = frozen
+        self.inline, ledgers, readers = state
+        self.ledgers = {to: Ledger.thaw(ledger) for to, ledger in ledgers}
+        for reader in readers:
+            self.know(Reader.thaw(reader))

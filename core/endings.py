@@ -1,0 +1,112 @@
+"""How gets and waits end without a payload: too late, stopped, closed, or without their sender."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagelink.core.errors import Reason
+from stagelink.core.events import Failure
+from stagelink.core.handshake.fetch import DRAINING, HELD, WAITING
+from stagelink.core.handshake.session import DECLINED
+from stagelink.core.values import NO_INSTANCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stagelink.core.events import Action
+    from stagelink.core.gets import Gets
+    from stagelink.core.handshake.fetch import Fetch
+    from stagelink.core.source import Source
+
+
+class Endings:
+    """Tells callers why nothing comes; transfers under way are cancelled and drain."""
+
+    __slots__ = ("_gets",)
+
+    def __init__(self, gets: Gets) -> None:
+        self._gets = gets
+
+    # --- one call ------------------------------------------------------------------------
+
+    def fetch_due(self, number: int, now_s: float, out: list[Action]) -> None:
+        """A get's deadline."""
+        self._gets.now_s = now_s
+        fetch = self._gets.fetches.get(number)
+        if fetch is None or fetch.state in {HELD, DRAINING}:
+            return  # another time-out of this very moment has ended it
+        source = self._gets.sources[fetch.address]
+        if source.session.state == DECLINED or not source.met:
+            reason, detail = Reason.UNREACHABLE, source.detail
+        else:
+            reason, detail = Reason.DEADLINE, _explain(source, fetch)
+        self._gets.give_up(fetch, reason.value, detail, out)
+
+    def wait_due(self, ticket: int, now_s: float, out: list[Action]) -> None:
+        """The deadline of a wait for the first of many keys."""
+        del now_s
+        wait = self._gets.waits.get(ticket)
+        if wait is None:
+            return  # another time-out of this very moment has ended it
+        source = self._gets.sources[wait.address]
+        reason, detail = Reason.DEADLINE, f"none of {len(wait.keys)} keys has been published"
+        if source.session.state == DECLINED or not source.met:
+            reason, detail = Reason.UNREACHABLE, source.detail
+        self._gets.waits.fail(ticket, Failure(reason.value, detail, source.label), out)
+
+    def stop(self, ticket: int, reason: str, now_s: float, out: list[Action]) -> None:
+        """The caller of *ticket* no longer waits."""
+        self._gets.now_s = now_s
+        self._gets.waits.fail(ticket, Failure(reason, "the caller stopped waiting"), out)
+        fetch = self._gets.fetches.of_ticket(ticket)
+        if fetch is not None:
+            self._gets.give_up(fetch, reason, "the caller stopped waiting", out)
+
+    def of_another(self, source: Source, fetch: Fetch, out: list[Action]) -> bool:
+        """End a get that wants the payload of an instance that is not at this address (now)."""
+        if fetch.state != WAITING or fetch.want_instance in {NO_INSTANCE, source.peer}:
+            return False
+        detail = "the payload was published by an instance that is no longer at this address"
+        self._gets.fail(fetch, Reason.PEER_RESTARTED.value, detail, out)
+        return True
+
+    # --- many calls ----------------------------------------------------------------------
+
+    def close(self, out: list[Action]) -> None:
+        """End every get and every wait."""
+        detail = "the connector was closed"
+        self.end_all(self._gets.fetches.all(), Reason.CLOSED, detail, out)
+        for wait in self._gets.waits.all():
+            self._gets.waits.fail(wait.ticket, Failure(Reason.CLOSED.value, detail), out)
+
+    def fail_all(self, source: Source, reason: Reason, detail: str, out: list[Action]) -> None:
+        """End every get and every wait on this sender, at once."""
+        fetches, waits = self._gets.fetches, self._gets.waits
+        ours = [fetch for fetch in fetches.all() if fetch.address == source.address]
+        self.end_all(ours, reason, detail, out)
+        failure = Failure(reason.value, detail, source.label)
+        for wait in waits.at(source.address):
+            waits.fail(wait.ticket, failure, out)
+
+    def end_all(
+        self, fetches: Iterable[Fetch], reason: Reason, detail: str, out: list[Action]
+    ) -> None:
+        """End those gets. Who waits goes first: the others must not leave it what they had.
+
+        Each is looked up again, for room that one gives back may be granted to the next.
+        """
+        for old in sorted(fetches, key=lambda fetch: fetch.state != WAITING):
+            fetch = self._gets.fetches.get(old.number)
+            if fetch is not None and fetch.state not in {HELD, DRAINING}:
+                self._gets.give_up(fetch, reason.value, detail, out)
+
+
+def _explain(source: Source, fetch: Fetch) -> str:
+    """What is known of a key whose get has reached its deadline."""
+    if not source.open:
+        return f"the sender is not connected: {source.detail}"
+    if fetch.state != WAITING:
+        return f"the transfer was still {fetch.state}"
+    reason, _ = source.recent.get(fetch.key, ("", ""))
+    last = f"; its last publication is {reason}" if reason else ""
+    return f"the sender has not published this key{last}"

@@ -1,0 +1,240 @@
+"""Conversations with senders: dialled, greeted, welcomed, lost and taken up again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stagelink.core.errors import Reason
+from stagelink.core.events import Attach
+from stagelink.core.handshake.fetch import DRAINING, PULLING, QUEUED
+from stagelink.core.handshake.session import ATTACHING, DECLINED, GREETING, IDLE, OPEN
+from stagelink.core.messages import Ack, Cancel, Subscribe
+from stagelink.core.source import Source
+from stagelink.core.values import NO_INSTANCE
+
+if TYPE_CHECKING:
+    from stagelink.core.endings import Endings
+    from stagelink.core.events import Action, Attached
+    from stagelink.core.gets import Gets
+    from stagelink.core.handshake.watch import Peers
+    from stagelink.core.messages import Declined, Lost, Synced, Welcome
+    from stagelink.core.settings import Settings
+    from stagelink.core.timers import Timers
+    from stagelink.core.values import Instance, Link
+
+GREET_AGAIN_S = 1.0
+SIDE = "receiver"
+
+
+class Senders:
+    """Keeps a conversation with every source; ``sessions`` numbers them, across all sources."""
+
+    __slots__ = ("_endings", "_gets", "_peers", "_settings", "_timers", "sessions")
+
+    def __init__(
+        self, settings: Settings, timers: Timers, peers: Peers, gets: Gets, endings: Endings
+    ) -> None:
+        self._settings = settings
+        self._timers = timers
+        self._peers = peers
+        self._gets = gets
+        self._endings = endings
+        self.sessions = settings.session_base
+
+    def find(self, address: str, stage: str, out: list[Action]) -> Source:
+        """The sender at *address*; a new one is dialled."""
+        source = self._gets.sources.get(address)
+        if source is None:
+            source = self._gets.sources[address] = Source(address, stage)
+        if source.session.state == IDLE:
+            source.dial(out)
+        elif source.stage != stage and not source.met and not self._awaited(source):
+            # Asked by another name before, in vain: the address may well be this stage's.
+            source.stage = stage
+            if source.session.state in {GREETING, ATTACHING, DECLINED}:
+                self.greet(source, self._gets.now_s, out)
+        return source
+
+    def _awaited(self, source: Source) -> bool:
+        waits = self._gets.waits.at(source.address)
+        return bool(waits) or any(f.address == source.address for f in self._gets.fetches.all())
+
+    def follows(self, source: Source, session: int) -> bool:
+        """Whether *session* is the conversation that we have with *source*."""
+        state = source.session.state
+        return session == source.session.number and state in {GREETING, ATTACHING, OPEN}
+
+    def greet(self, source: Source, now_s: float, out: list[Action]) -> None:
+        """Begin a new conversation over the link that is up."""
+        self.sessions += 1
+        source.greet(self.sessions, self._settings, self._gets.fetches, out)
+        self._timers.arm(("greet", source.address), now_s + GREET_AGAIN_S)
+
+    # --- the connection ------------------------------------------------------------------
+
+    def connected(self, link: Link, now_s: float, out: list[Action]) -> None:
+        """A dialled link is up: greet."""
+        source = self._gets.sources.get(link)
+        if source is not None:
+            if source.session.state in {GREETING, ATTACHING, OPEN}:
+                self._lose(source, "reconnected", now_s, out)
+            self.greet(source, now_s, out)
+
+    def disconnected(self, link: Link, detail: str, now_s: float, out: list[Action]) -> None:
+        """A dialled link is down."""
+        source = self._gets.sources.get(link)
+        if source is not None:
+            self._lose(source, detail, now_s, out)
+
+    def attached(self, event: Attached, now_s: float, out: list[Action]) -> None:
+        """Our plane reaches the sender's regions, or cannot."""
+        self._gets.now_s = now_s
+        source = self._gets.sources[event.link]
+        if source.peer != event.peer:
+            return
+        waits = source.session.state == ATTACHING
+        if event.error:
+            if waits:
+                self._decline(source, event.error, now_s, out)
+            return
+        source.attached = event.peer
+        if waits:
+            self._opened(source, out)
+
+    def declined(self, link: Link, message: Declined, now_s: float, out: list[Action]) -> None:
+        """The sender refuses the conversation."""
+        source = self._gets.sources.get(link)
+        if source is not None and self.follows(source, message.session):
+            self._decline(source, message.detail, now_s, out)
+
+    def lost(self, link: Link, message: Lost, now_s: float, out: list[Action]) -> None:
+        """The sender no longer follows this conversation: greet again."""
+        source = self._gets.sources.get(link)
+        if source is not None and self.follows(source, message.session):
+            self.greet(source, now_s, out)
+
+    # --- messages ------------------------------------------------------------------------
+
+    def welcome(self, source: Source, message: Welcome, out: list[Action]) -> None:
+        """The sender answers our greeting: attach to its regions, or go on at once."""
+        self._timers.disarm(("greet", source.address))
+        if source.peer != message.instance:
+            self._restarted(source, out)
+        source.peer, source.peer_name = message.instance, str(message.identity)
+        source.plane = message.plane.name
+        self._peers.up(message.instance, SIDE, message.host.proof)
+        if message.fresh:
+            self._start_over(source)
+        if message.plane.mode == "map" and source.attached != message.instance:
+            source.session = source.session._replace(state=ATTACHING)
+            out.append(Attach(message.instance, source.address, message.plane))
+        else:
+            self._opened(source, out)
+
+    def synced(self, source: Source, message: Synced, out: list[Action]) -> None:
+        """Everything that the log held when we subscribed has been told."""
+        source.in_sync(message.number)
+        gets, address = self._gets, source.address
+        waited = gets.fetches.waiting_keys(address) + gets.waits.keys(address)
+        for key in dict.fromkeys(waited):
+            source.ask_if_forgotten(key, gets.fetches, out)
+
+    # --- time and peers ------------------------------------------------------------------
+
+    def greet_due(self, address: str, now_s: float, out: list[Action]) -> None:
+        """No answer to our greeting, or a refusal that may have passed: once more."""
+        source = self._gets.sources[address]
+        if source.session.state in {GREETING, DECLINED}:
+            self.greet(source, now_s, out)
+
+    def ack_due(self, address: str, now_s: float, out: list[Action]) -> None:
+        """Our books may have changed and no message has said so."""
+        self._gets.now_s = now_s
+        source = self._gets.sources[address]
+        if source.owes(self._gets.fetches):
+            source.send(Ack(()), self._gets.fetches, out)
+
+    def unreachable(self, peer: Instance, now_s: float, out: list[Action]) -> None:
+        """The grace is over: tell whoever waits for *peer*."""
+        self._gets.now_s = now_s
+        for source in self._gets.sources.values():
+            if source.peer == peer and not source.open:
+                self._endings.fail_all(source, Reason.UNREACHABLE, source.detail, out)
+
+    def cut_off(self, peer: Instance, now_s: float, out: list[Action]) -> None:
+        """The plane was cut off from *peer*, which is back: greet and attach again."""
+        for source in self._gets.sources.values():
+            if source.peer == peer:
+                source.attached = NO_INSTANCE
+                if source.session.state in {GREETING, ATTACHING, OPEN}:
+                    self.greet(source, now_s, out)
+
+    def gone(self, peer: Instance, now_s: float, out: list[Action]) -> None:
+        """*peer* is fenced: no write of it can land, so its blocks are ours again."""
+        gets = self._gets
+        gets.now_s = now_s
+        for source in gets.sources.values():
+            if source.peer == peer:
+                detail = "the sender is dead or closed"
+                self._endings.fail_all(source, Reason.PEER_GONE, detail, out)
+        for fetch in gets.fetches.all():
+            if fetch.peer == peer and fetch.state == DRAINING:
+                gets.drained(fetch, out)
+        for source in gets.sources.values():
+            if source.peer == peer:
+                source.cut_off()
+                if source.session.state in {GREETING, ATTACHING, OPEN}:
+                    self.greet(source, now_s, out)  # it lives: our last greeting is out of date
+
+    # --- transitions ---------------------------------------------------------------------
+
+    def _lose(self, source: Source, detail: str, now_s: float, out: list[Action]) -> None:
+        source.cut(detail)
+        self._timers.disarm(("greet", source.address))
+        if source.peer:
+            self._peers.down(source.peer, SIDE, now_s, out)
+
+    def _decline(self, source: Source, detail: str, now_s: float, out: list[Action]) -> None:
+        self._gets.now_s = now_s
+        source.decline(detail)
+        self._timers.arm(("greet", source.address), now_s + GREET_AGAIN_S)
+        self._endings.fail_all(source, Reason.DECLINED, detail, out)
+
+    def _opened(self, source: Source, out: list[Action]) -> None:
+        """The conversation is open: subscribe, then say again what may have been lost."""
+        gets = self._gets
+        source.session = source.session._replace(state=OPEN)
+        source.met = True
+        source.resume(gets.fetches, out)
+        source.send(Subscribe(), gets.fetches, out)
+        for fetch in gets.fetches.all():
+            if fetch.address == source.address and self._endings.of_another(source, fetch, out):
+                continue
+            if fetch.peer != source.peer or not fetch.transfer:
+                continue
+            if fetch.state == PULLING:
+                gets.send_pull(source, fetch, out)
+            elif fetch.state == DRAINING:
+                source.send(Cancel(fetch.transfer), gets.fetches, out)
+
+    def _restarted(self, source: Source, out: list[Action]) -> None:
+        """Another instance answers at this address; the old one may still write."""
+        gets, old = self._gets, source.peer
+        source.inbox.clear()  # nobody may take from it what the old instance had announced
+        for number in [fetch.number for fetch in gets.fetches.all()]:
+            fetch = gets.fetches.get(number)
+            if fetch and old and fetch.peer == old and fetch.address == source.address:
+                if fetch.state == QUEUED:
+                    gets.back_to_waiting(fetch, out)
+                elif fetch.state == PULLING:
+                    detail = "the sender was restarted during the transfer"
+                    gets.give_up(fetch, Reason.PEER_RESTARTED.value, detail, out)
+        source.forget_peer()
+
+    def _start_over(self, source: Source) -> None:
+        """The log begins anew: every view of an offer counts as held from now on."""
+        source.start_over()
+        fetches = self._gets.fetches
+        for fetch in fetches.all():
+            if fetch.peer == source.peer and fetch.where is not None and not fetch.transfer:
+                fetches.set(fetch._replace(relic=True))

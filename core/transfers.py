@@ -1,0 +1,254 @@
+"""What receivers pull: claims that are answered with an offer, and the queue of writes.
+
+The states are drawn in :mod:`stagelink.core.handshake.lease`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from stagelink.core.errors import Reason
+from stagelink.core.events import ResetPlane, StartWrite
+from stagelink.core.handshake.lease import (
+    DRAINING,
+    OFFERED,
+    QUEUED,
+    WRITING,
+    Lease,
+    Leases,
+)  # fmt: skip
+from stagelink.core.messages import Done, Offer, Refused
+from stagelink.core.values import RegionRef
+
+if TYPE_CHECKING:
+    from stagelink.core.edges import Edges
+    from stagelink.core.events import Action, WriteEnded
+    from stagelink.core.messages import Cancel, Pull, Report
+    from stagelink.core.reader import Reader
+    from stagelink.core.settings import Settings
+    from stagelink.core.timers import Timers
+    from stagelink.core.values import Instance
+
+
+class Transfers:
+    """The writes that wait (``queue``), how many are under way, and the end of every id."""
+
+    __slots__ = ("_edges", "_settings", "_timers", "now_s", "queue", "stale", "writing")
+
+    def __init__(self, settings: Settings, timers: Timers, edges: Edges) -> None:
+        self._settings = settings
+        self._timers = timers
+        self._edges = edges
+        self.now_s = 0.0
+        self.queue: deque[tuple[Instance, int]] = deque()
+        self.writing = 0
+        self.stale = 0
+
+    # --- messages ------------------------------------------------------------------------
+
+    def pull(self, reader: Reader, message: Pull, out: list[Action]) -> None:
+        """A receiver asks, perhaps once more, for a payload under a transfer id."""
+        transfer = message.transfer
+        ended = reader.leases.ended.get(transfer)
+        lease = reader.leases.transfers.get(transfer)
+        if ended is not None:
+            reader.send(ended.answer, out)
+        elif lease is not None:
+            if lease.state == OFFERED:
+                self._send_offer(reader, transfer, lease.generation, out)
+        elif transfer < reader.floor:
+            detail = "the transfer ended when this receiver was cut off"
+            refused = Refused(transfer, Reason.TRANSFER_FAILED.value, detail)
+            self._end(reader, transfer, refused, out)
+        else:
+            self._accept(reader, message, out)
+
+    def cancel(self, reader: Reader, message: Cancel, out: list[Action]) -> None:
+        """A receiver gives a transfer up; a write under way is answered when it has ended."""
+        transfer = message.transfer
+        ended = reader.leases.ended.get(transfer)
+        lease = reader.leases.transfers.get(transfer)
+        if ended is not None:
+            reader.send(ended.answer, out)
+        elif lease is not None and lease.state in {WRITING, DRAINING}:
+            reader.leases.transfers[transfer] = lease._replace(state=DRAINING)
+        else:
+            self._unqueue(reader, transfer)
+            answer = Refused(transfer, Reason.CANCELLED.value, "cancelled by the receiver")
+            self._end(reader, transfer, answer, out)
+
+    def apply(self, reader: Reader, report: Report, out: list[Action]) -> None:
+        """End what the receiver's books show as over."""
+        slots = {ended.generation for ended in reader.leases.ended.values()}
+        reader.report = report
+        for transfer, lease in reader.leases.closed_by(report):
+            if lease.state == QUEUED:
+                self._unqueue(reader, transfer)
+            self._disarm(reader.instance, transfer)
+            self._edges.unlease(reader, lease.generation, out)
+        for generation in slots:
+            self._edges.vacate(reader, generation)
+        self._edges.acknowledge(reader, report.cursor, out)
+
+    # --- time, plane and peers -----------------------------------------------------------
+
+    def budget_due(self, peer: Instance, transfer: int, now_s: float, out: list[Action]) -> None:
+        """The receiver no longer waits for a write that has not begun."""
+        del now_s
+        self._refuse_queued(peer, transfer, Reason.BUDGET, "not begun within its budget", out)
+
+    def stuck(self, peer: Instance, transfer: int, out: list[Action]) -> None:
+        """A write has been under way for too long: only breaking the plane ends it."""
+        reader = self._edges.readers.get(peer)
+        lease = reader.leases.transfers.get(transfer) if reader else None
+        if lease is not None and lease.state in {WRITING, DRAINING}:
+            out.append(ResetPlane())
+
+    def write_ended(self, event: WriteEnded, now_s: float, out: list[Action]) -> None:
+        """The plane is through with a write: tell the receiver, for ever."""
+        self.now_s = now_s
+        reader = self._edges.readers.get(event.peer)
+        lease = reader.leases.transfers.get(event.transfer) if reader else None
+        if reader is None or lease is None or lease.state not in {WRITING, DRAINING}:
+            self.stale += 1
+            return
+        answer: Done | Refused
+        if event.error:
+            answer = Refused(event.transfer, Reason.TRANSFER_FAILED.value, event.error)
+        else:
+            size = 0 if lease.target is None else lease.target.size
+            answer = Done(event.transfer, lease.generation, size)
+        self._end(reader, event.transfer, answer, out)
+        self._start_writes(out)
+
+    def gone(self, reader: Reader, now_s: float, out: list[Action]) -> None:
+        """*reader* is fenced: every lease of it ends, and so do the writes to it."""
+        self.now_s = now_s
+        peer, leases, edges = reader.instance, reader.leases, self._edges
+        self.queue = deque(item for item in self.queue if item[0] != peer)
+        generations = list(leases.offers)
+        for transfer, lease in leases.transfers.items():
+            self._disarm(peer, transfer)
+            generations.append(lease.generation)
+            self.writing -= lease.state in {WRITING, DRAINING}
+        slots = {ended.generation for ended in leases.ended.values()} | set(generations)
+        reader.leases = Leases()
+        for generation in generations:
+            edges.unlease(reader, generation, out)
+        for generation in slots:
+            edges.vacate(reader, generation)
+        edges.trim(reader.identity.stage)
+        self._start_writes(out)
+
+    def close(self, out: list[Action]) -> None:
+        """Refuse every write that has not begun."""
+        for peer, transfer in list(self.queue):
+            self._refuse_queued(peer, transfer, Reason.CLOSED, "the sender closed", out)
+
+    # --- transitions ---------------------------------------------------------------------
+
+    def _accept(self, reader: Reader, message: Pull, out: list[Action]) -> None:
+        """Check a new transfer id, and lease in the same step."""
+        transfer, generation, target, budget_s = message
+        refusal = self._cannot_give(reader, message)
+        if refusal is not None:
+            self._end(reader, transfer, refusal, out)
+            return
+        state = OFFERED if target is None else QUEUED
+        self._edges.ledger(reader).lease(generation, reader.name)
+        reader.leases.transfers[transfer] = Lease(state, generation, target)
+        if target is None:
+            self._send_offer(reader, transfer, generation, out)
+            return
+        self.queue.append((reader.instance, transfer))
+        self._timers.arm(("budget", reader.instance, transfer), self.now_s + budget_s)
+        self._start_writes(out)
+
+    def _cannot_give(self, reader: Reader, message: Pull) -> Refused | None:
+        transfer, generation, target, _ = message
+        ledger = self._edges.ledger(reader)
+        entry = ledger.entries.get(generation)
+        if entry is None or entry.leaving:
+            gone = ledger.why_gone(generation)
+            reason = Reason.UNKNOWN.value if gone is None else gone.reason
+            return Refused(transfer, reason, "" if gone is None else gone.detail)
+        if not entry.admits(reader.name):
+            return Refused(transfer, Reason.TAKEN.value, "every reader's slot is taken")
+        if target is not None and (entry.block is None or reader.maps):
+            return Refused(transfer, Reason.MISMATCH.value, "this payload is not to be written")
+        if target is not None and target.size != entry.size:
+            detail = f"the target has {target.size} bytes, the payload {entry.size}"
+            return Refused(transfer, Reason.MISMATCH.value, detail)
+        if target is None and entry.block is not None and not reader.maps:
+            return Refused(transfer, Reason.MISMATCH.value, "this payload needs a target")
+        return None
+
+    def _send_offer(
+        self, reader: Reader, transfer: int, generation: int, out: list[Action]
+    ) -> None:
+        entry = self._edges.ledger(reader).entries[generation]
+        where = None
+        if entry.block is not None:
+            where = RegionRef(entry.block.pool, entry.block.offset, entry.size)
+        reader.send(Offer(transfer, generation, where, entry.body), out)
+
+    def _start_writes(self, out: list[Action]) -> None:
+        """Post queued writes while the plane has room for them, oldest first."""
+        while self.queue and self.writing < self._settings.max_writes:
+            peer, transfer = self.queue.popleft()
+            reader = self._edges.readers[peer]
+            lease = reader.leases.transfers[transfer]
+            entry = self._edges.ledger(reader).entries[lease.generation]
+            assert entry.block is not None
+            assert lease.target is not None
+            reader.leases.transfers[transfer] = lease._replace(state=WRITING)
+            self.writing += 1
+            self._timers.disarm(("budget", peer, transfer))
+            stuck_s = self._settings.policy.stuck_write_s(entry.size)
+            self._timers.arm(("stuck", peer, transfer), self.now_s + stuck_s)
+            source = RegionRef(entry.block.pool, entry.block.offset, entry.size)
+            out.append(StartWrite(peer, transfer, source, lease.target))
+
+    def _end(
+        self, reader: Reader, transfer: int, answer: Done | Refused, out: list[Action]
+    ) -> None:
+        """The one end of a transfer id: on record first, then told."""
+        lease = reader.leases.end(transfer, answer)
+        if transfer < reader.report.low_water and transfer not in reader.report.open_ids:
+            reader.leases.ended.pop(transfer, None)  # the receiver is through with that id
+        reader.send(answer, out)
+        if lease is not None:
+            self.writing -= lease.state in {WRITING, DRAINING}
+            self._disarm(reader.instance, transfer)
+            self._edges.unlease(reader, lease.generation, out)
+
+    def _refuse_queued(
+        self, peer: Instance, transfer: int, reason: Reason, detail: str, out: list[Action]
+    ) -> None:
+        reader = self._edges.readers.get(peer)
+        lease = reader.leases.transfers.get(transfer) if reader else None
+        if reader is not None and lease is not None and lease.state == QUEUED:
+            self._unqueue(reader, transfer)
+            self._end(reader, transfer, Refused(transfer, reason.value, detail), out)
+
+    def _unqueue(self, reader: Reader, transfer: int) -> None:
+        item = (reader.instance, transfer)
+        if item in self.queue:
+            self.queue.remove(item)
+
+    def _disarm(self, peer: Instance, transfer: int) -> None:
+        self._timers.disarm(("budget", peer, transfer))
+        self._timers.disarm(("stuck", peer, transfer))
+
+    # --- state ---------------------------------------------------------------------------
+
+    def freeze(self) -> tuple[object, ...]:
+        """The state as nested tuples."""
+        return tuple(self.queue), self.writing
+
+    def restore(self, frozen: tuple[object, ...]) -> None:
+        """Become what froze to *frozen*."""
+        state: Any = frozen
+        queue, self.writing = state
+        self.queue = deque(queue)
