@@ -106,8 +106,11 @@ class Driver:
     def submit(self, event: Event) -> Result:
         """Hand one fact or command to the core and perform what it orders.
 
-        Returns the answer to a command with ticket 0, which the core gives at once.
+        Returns the answer to a command with ticket 0, which the core gives at once; in a forked
+        child nothing happens, for what is held there is the parent's to release.
         """
+        if self.forked:
+            return None
         result = self._feed(event)
         self.settle()
         return result
@@ -159,6 +162,8 @@ class Driver:
 
         A delivery stays for the next get of its key. Twice is fine.
         """
+        if self.forked:
+            return
         self._end(event, ticket)
         self._kick()
         self.settle()
@@ -327,6 +332,8 @@ class Driver:
 
     def _kick(self) -> None:
         """Wake whoever polls: there is work that no descriptor announces."""
+        if self.forked:
+            return  # the descriptors are shared with the parent
         if self._polled_for is not None:
             self.wakeup.kick()
         else:
@@ -400,9 +407,13 @@ class Driver:
 
 
 def _forked() -> None:
-    """In a forked child every connector is dead: its threads and sockets are the parent's."""
+    """In a forked child every connector is dead: its threads and sockets are the parent's.
+
+    So are the threads that held its locks, and nobody would ever let go of those here.
+    """
     for driver in list(_DRIVERS):
         driver.forked = True
+        driver.state, driver.io = Lock(), Lock()
 
 
 _DRIVERS: set[Driver] = set()
