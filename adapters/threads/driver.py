@@ -401,8 +401,9 @@ class Driver:
         with self.state:  # answers are given under it: none can come in between
             self.tickets.forget(ticket.number)
             self._begun.drop(ticket)
-            undo, ticket.result = undoing(event, ticket), None
-            if undo is not None:
+            undo = undoing(event, ticket)
+            if undo is not None:  # else its failure stays to be seen: it may not be told again
+                ticket.result = None
                 self._perform(undo)
 
 
