@@ -226,6 +226,8 @@ class Driver:
         """Perform what was ordered; arrivals are left to whoever watches the channel."""
         if self._outbox or self._todo or self._mail or self.views.gone:
             self._combine(None, look=False)
+            if self.exchange.stalled:
+                self._kick()  # whoever polls must try again soon: this may have heard "room"
 
     def pump(self, ticket: Ticket | None = None) -> None:
         """Send what waits, take what has arrived until *ticket* is answered, run what came of it.
@@ -244,10 +246,14 @@ class Driver:
             if self._mail or self.views.gone:
                 self._take_mail()
             if io.acquire(blocking=False):
+                left = True
                 try:
                     self.exchange.run(ticket, look)
+                    left = False
                 finally:
                     io.release()
+                    if left:  # by an interruption: no descriptor tells what is undone
+                        self._kick()
             if self._todo:
                 self.work.run()
             if self.idle() and (not outbox or io.locked()):
