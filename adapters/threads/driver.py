@@ -106,8 +106,11 @@ class Driver:
     def submit(self, event: Event) -> Result:
         """Hand one fact or command to the core and perform what it orders.
 
-        Returns the answer to a command with ticket 0, which the core gives at once.
+        Returns the answer to a command with ticket 0, which the core gives at once; in a forked
+        child nothing happens, for what is held there is the parent's to release.
         """
+        if self.forked:
+            return None
         result = self._feed(event)
         self.settle()
         return result
@@ -159,6 +162,8 @@ class Driver:
 
         A delivery stays for the next get of its key. Twice is fine.
         """
+        if self.forked:
+            return
         self._end(event, ticket)
         self._kick()
         self.settle()
@@ -221,6 +226,8 @@ class Driver:
         """Perform what was ordered; arrivals are left to whoever watches the channel."""
         if self._outbox or self._todo or self._mail or self.views.gone:
             self._combine(None, look=False)
+            if self.exchange.stalled:
+                self._kick()  # whoever polls must try again soon: this may have heard "room"
 
     def pump(self, ticket: Ticket | None = None) -> None:
         """Send what waits, take what has arrived until *ticket* is answered, run what came of it.
@@ -239,10 +246,14 @@ class Driver:
             if self._mail or self.views.gone:
                 self._take_mail()
             if io.acquire(blocking=False):
+                left = True
                 try:
                     self.exchange.run(ticket, look)
+                    left = False
                 finally:
                     io.release()
+                    if left:  # by an interruption: no descriptor tells what is undone
+                        self._kick()
             if self._todo:
                 self.work.run()
             if self.idle() and (not outbox or io.locked()):
@@ -327,6 +338,8 @@ class Driver:
 
     def _kick(self) -> None:
         """Wake whoever polls: there is work that no descriptor announces."""
+        if self.forked:
+            return  # the descriptors are shared with the parent
         if self._polled_for is not None:
             self.wakeup.kick()
         else:
@@ -394,15 +407,20 @@ class Driver:
         with self.state:  # answers are given under it: none can come in between
             self.tickets.forget(ticket.number)
             self._begun.drop(ticket)
-            undo, ticket.result = undoing(event, ticket), None
-            if undo is not None:
+            undo = undoing(event, ticket)
+            if undo is not None:  # else its failure stays to be seen: it may not be told again
+                ticket.result = None
                 self._perform(undo)
 
 
 def _forked() -> None:
-    """In a forked child every connector is dead: its threads and sockets are the parent's."""
+    """In a forked child every connector is dead: its threads and sockets are the parent's.
+
+    So are the threads that held its locks, and nobody would ever let go of those here.
+    """
     for driver in list(_DRIVERS):
         driver.forked = True
+        driver.state, driver.io = Lock(), Lock()
 
 
 _DRIVERS: set[Driver] = set()

@@ -145,12 +145,15 @@ class Standby:
         return True
 
     def _serve(self, driver: Served) -> None:
+        turns = driver.turns
         driver.pump()
         driver.pass_time()
         timeout_s = driver.poll_until() - driver.clock()
         self._polling = True
         try:
-            if driver.idle() and not driver.has_driver and not self._stopped:
+            # A caller that came meanwhile kept us from looking, and may have left mail unread.
+            alone = not driver.has_driver and driver.turns == turns
+            if alone and driver.idle() and not self._stopped:
                 self._wakeup.wait(timeout_s)
         finally:
             self._polling = False

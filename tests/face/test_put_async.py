@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -39,8 +40,9 @@ def sender(backend: str = "memory", **settings: Any) -> Connector:
     return stagelink.open(stage="a", role="sender", backend=backend, **settings)
 
 
-def receiver(tx: Connector, backend: str = "memory") -> Connector:
-    return stagelink.open(stage="b", role="receiver", backend=backend, sender=tx.endpoint)
+def receiver(tx: Connector, backend: str = "memory", **settings: Any) -> Connector:
+    settings = {"backend": backend, "sender": tx.endpoint, **settings}
+    return stagelink.open(stage="b", role="receiver", **settings)
 
 
 class Held:
@@ -268,6 +270,38 @@ def test_no_new_call_works_in_a_forked_child() -> None:
         assert in_a_child(check) == 0
         held.let_go()
         ticket.result(PATIENCE_S)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_what_a_forked_child_closes_stays_the_parents() -> None:
+    """A lock that another thread holds at the fork is never let go of in the child."""
+    with sender(pool_bytes=1 << 20) as tx, receiver(tx, pool_bytes=1 << 20) as rx:
+        tx.put("k", LARGE, to="b")
+        payload = rx.get("k", source="a", timeout=PATIENCE_S)
+        held, let_go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with rx._driver.state, tx._driver.state:
+                held.set()
+                let_go.wait(PATIENCE_S)
+
+        def check() -> None:
+            signal.alarm(10)
+            payload.close()
+            for connector in (rx, tx):
+                driver = connector._driver
+                assert not driver._outbox
+                connector.health()
+                connector.close()
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert held.wait(PATIENCE_S)
+        child = in_a_child(check)
+        let_go.set()
+        holder.join()
+        assert child == 0
+        payload.close()
 
 
 def test_a_stopped_worker_drops_what_it_is_given() -> None:

@@ -363,6 +363,33 @@ def test_a_cancelled_wait_for_a_chunk_loses_nothing(tx: Connector, rx: Connector
     assert both_clean(tx, rx)
 
 
+@pytest.mark.parametrize("how", ["end", "abort"])
+def test_a_last_word_that_comes_in_the_moment_of_cancelling_is_not_lost(
+    tx: Connector, rx: Connector, how: str
+) -> None:
+    async def story() -> None:
+        writer, reader = tx.stream("k", to="code2wav"), rx.stream("k", timeout=PATIENCE_S)
+        writer.put(0)
+        assert (await reader.__anext__()).value == 0
+        waiting = asyncio.ensure_future(reader.__anext__())
+        while not rx._driver.tickets.all():
+            await asyncio.sleep(0)
+        answered = threading.Event()
+        [ticket] = rx._driver.tickets.all()
+        ticket.then(answered.set)
+        getattr(writer, how)()
+        assert answered.wait(PATIENCE_S)  # blocks this loop: the task cannot see its answer
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        reader.deadline = time.monotonic() + AT_ONCE_S
+        with pytest.raises(StopAsyncIteration if how == "end" else IncompleteStreamError):
+            await reader.__anext__()
+
+    asyncio.run(story())
+    assert both_clean(tx, rx)
+
+
 def test_an_exception_under_asyncio_aborts(tx: Connector, rx: Connector) -> None:
     async def story() -> None:
         async with tx.stream("k", to="code2wav") as writer:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import stagelink
 from stagelink import ClosedError, StagelinkError
+from stagelink.adapters.structlog import Log
+from stagelink.adapters.threads.standby import Standby
 from stagelink.core.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stagelink.connector import Connector
+    from stagelink.core.endpoint import Endpoint
 
 POOL = 4 << 20
 LARGE = bytes(100_000)
 PATIENCE_S = 10.0
+AT_ONCE_S = 1.0
 
 BACKENDS = ["shm", "shm-write", "memory"]
 
@@ -145,6 +153,92 @@ def test_the_thread_that_stands_by_survives_what_it_meets() -> None:
         assert failed.wait(PATIENCE_S)
         tx.put("k", LARGE, to="b")
         rx.get("k", source="a", timeout=PATIENCE_S).close()
+
+
+@contextmanager
+def linked() -> Iterator[tuple[Connector, Connector]]:
+    """A pair that has met and said all, with a publication whose end is the next time-out."""
+    settings: dict[str, Any] = {"backend": "memory", "pool_bytes": POOL}
+    with (
+        stagelink.open(stage="a", role="sender", **settings) as tx,
+        stagelink.open(stage="b", role="receiver", sender=tx.endpoint, **settings) as rx,
+    ):
+        tx.put("stays", b"x", to="b")
+        assert rx.wait(["stays"], source="a", timeout=PATIENCE_S) == "stays"
+        assert rx._driver.wait_until(_owes_nothing, PATIENCE_S)
+        assert tx._driver.wait_until(lambda _: tx._driver.quiet, PATIENCE_S)
+        yield tx, rx
+
+
+def _owes_nothing(endpoint: Endpoint) -> bool:
+    return not any(source.owed for source in endpoint.incoming.sources.values())
+
+
+class Once:
+    """A channel of which the first send fails."""
+
+    def __init__(self, tx: Connector, fail: Callable[[], bool]) -> None:
+        self._channel = tx._driver.parts.channel
+        self._fail: Callable[[], bool] | None = fail
+        tx._driver.exchange._channel = self
+
+    def send(self, link: str, frames: Sequence[bytes]) -> bool:
+        fail, self._fail = self._fail, None
+        return fail() if fail else self._channel.send(link, frames)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+
+def test_what_a_full_queue_kept_from_a_put_is_sent_soon() -> None:
+    with linked() as (tx, rx):
+        Once(tx, lambda: False)
+        tx.put("k", b"x", to="b")
+        rx.get("k", source="a", timeout=AT_ONCE_S).close()
+
+
+def test_what_an_interrupted_put_has_published_is_announced_soon() -> None:
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with linked() as (tx, rx):
+        Once(tx, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            tx.put("k", b"x", to="b")
+        rx.get("k", source="a", timeout=AT_ONCE_S).close()
+
+
+def test_the_thread_that_stands_by_looks_again_after_a_caller_that_came_between() -> None:
+    """That caller held the channel, took its own answer and left the rest unread."""
+
+    class Driver:
+        has_driver, turns, pumps = False, 0, 0
+        clock = staticmethod(time.monotonic)
+
+        def pump(self) -> None:
+            self.pumps += 1
+            if self.pumps == 1:
+                self.turns += 2
+            else:
+                looked_again.set()
+
+        def pass_time(self) -> None:
+            pass
+
+        def poll_until(self) -> float:
+            return time.monotonic() + PATIENCE_S
+
+        def idle(self) -> bool:
+            return True
+
+    looked_again, quiet = threading.Event(), os.eventfd(0)
+    standby = Standby(Driver(), quiet, Log())
+    standby.start()
+    try:
+        assert looked_again.wait(AT_ONCE_S)
+    finally:
+        standby.stop()
+        os.close(quiet)
 
 
 def test_an_errand_that_fails_does_not_stop_the_next() -> None:
