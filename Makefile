@@ -44,7 +44,7 @@ docs: $(VENV)/docs-ready ## The pages as a site, every warning an error
 	@echo "open build/docs/index.html"
 
 clean: ## Remove what these commands made
-	rm -rf $(VENV) .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv* build .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # torch is pinned in constraints.txt; the demo and the tests need it, the library does not.
 $(VENV)/ready: pyproject.toml constraints.txt
