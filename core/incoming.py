@@ -16,7 +16,7 @@ from stagelink.core.errors import Reason
 from stagelink.core.events import Complete, Failure, Get, Poll
 from stagelink.core.gets import Gets
 from stagelink.core.handshake.fetch import DRAINING, HELD, QUEUED, WAITING, Fetches
-from stagelink.core.handshake.session import GREETING, Session
+from stagelink.core.handshake.session import GREETING, OPEN, Session
 from stagelink.core.messages import (
     INLINE,
     Ack,
@@ -161,16 +161,15 @@ class Incoming:
 
     def absent(self, address: str, stage: str, key: str) -> bool:
         """Whether a poll would find nothing and change nothing; a look, from any thread."""
-        source = self.sources.get(address)
+        source = self._gets.sources.get(address)
         return (
             source is not None
-            and source.open
+            and source.session.state == OPEN
             and source.stage == stage
-            and not len(self.shelf)
             and not source.inbox.forgot
-            and source.inbox.get(key) is None
+            and key not in source.inbox.by_key
             and key not in source.recent
-            and not len(self.shelf)
+            and not self._gets.shelf.by_number
         )
 
     def _goes_on(self, number: int, out: list[Action]) -> bool:

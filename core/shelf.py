@@ -28,16 +28,16 @@ FrozenShelf = tuple[int, tuple[Kept, ...]]
 class Shelf:
     """What is kept, by key in the order it came; numbers are never used twice."""
 
-    __slots__ = ("_by_key", "_by_number", "_next")
+    __slots__ = ("_by_key", "_next", "by_number")
 
     def __init__(self) -> None:
         self._next = 1
-        self._by_number: dict[int, Kept] = {}
+        self.by_number: dict[int, Kept] = {}
         self._by_key: dict[tuple[str, str], list[int]] = {}
 
     def __len__(self) -> int:
         """How many deliveries wait for a taker."""
-        return len(self._by_number)
+        return len(self.by_number)
 
     def keep(self, address: str, key: str, delivery: Delivery) -> Kept:
         """Keep *delivery* until it is taken or dropped."""
@@ -55,15 +55,15 @@ class Shelf:
 
     def of(self, address: str, key: str) -> list[Kept]:
         """Everything kept of one key, oldest first."""
-        return [self._by_number[number] for number in self._by_key.get((address, key), ())]
+        return [self.by_number[number] for number in self._by_key.get((address, key), ())]
 
     def get(self, number: int) -> Kept | None:
         """What is kept under that number, if it still is."""
-        return self._by_number.get(number)
+        return self.by_number.get(number)
 
     def drop(self, kept: Kept) -> None:
         """It is kept no longer."""
-        del self._by_number[kept.number]
+        del self.by_number[kept.number]
         numbers = self._by_key[kept.address, kept.key]
         numbers.remove(kept.number)
         if not numbers:
@@ -71,19 +71,19 @@ class Shelf:
 
     def all(self) -> list[Kept]:
         """Everything kept, oldest first."""
-        return list(self._by_number.values())
+        return list(self.by_number.values())
 
     def _add(self, kept: Kept) -> None:
-        self._by_number[kept.number] = kept
+        self.by_number[kept.number] = kept
         self._by_key.setdefault((kept.address, kept.key), []).append(kept.number)
 
     def freeze(self) -> FrozenShelf:
         """The state as nested tuples."""
-        return self._next, tuple(self._by_number.values())
+        return self._next, tuple(self.by_number.values())
 
     def restore(self, frozen: FrozenShelf) -> None:
         """Become what froze to *frozen*."""
-        self._by_number, self._by_key = {}, {}
+        self.by_number, self._by_key = {}, {}
         self._next, kept = frozen
         for one in kept:
             self._add(one)

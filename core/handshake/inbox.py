@@ -30,17 +30,17 @@ FrozenInbox = tuple[tuple[Known, ...], bool]
 class Inbox:
     """Announcements by key. Beyond its bounds it forgets the oldest that nobody works on."""
 
-    __slots__ = ("_by_key", "_bytes", "_limit", "forgot")
+    __slots__ = ("_bytes", "_limit", "by_key", "forgot")
 
     def __init__(self, limit: int = INBOX_ENTRIES) -> None:
-        self._by_key: dict[str, Known] = {}
+        self.by_key: dict[str, Known] = {}
         self._bytes = 0
         self._limit = limit
         self.forgot = False
 
     def __len__(self) -> int:
         """How many keys are known."""
-        return len(self._by_key)
+        return len(self.by_key)
 
     @property
     def inline_bytes(self) -> int:
@@ -49,42 +49,42 @@ class Inbox:
 
     def get(self, key: str) -> Known | None:
         """The newest announcement of *key*."""
-        return self._by_key.get(key)
+        return self.by_key.get(key)
 
     def known(self) -> list[str]:
         """Every known key, oldest announcement first."""
-        return list(self._by_key)
+        return list(self.by_key)
 
     def add(self, announced: Announce, fetch: int) -> None:
         """Know *announced*; an older generation of its key is forgotten."""
         self.drop(announced.key)
         _, key, generation, size, how, where, body = announced
-        self._by_key[key] = Known(generation, key, size, how, where, body, fetch)
+        self.by_key[key] = Known(generation, key, size, how, where, body, fetch)
         self._bytes += len(body)
-        if len(self._by_key) > self._limit or self._bytes > INBOX_BYTES:
+        if len(self.by_key) > self._limit or self._bytes > INBOX_BYTES:
             self._evict()
 
     def assign(self, key: str, generation: int, fetch: int) -> None:
         """Let *fetch* (0: nobody) work on *key*, if that generation is still known."""
-        known = self._by_key.get(key)
+        known = self.by_key.get(key)
         if known is not None and known.generation == generation:
-            self._by_key[key] = known._replace(fetch=fetch)
+            self.by_key[key] = known._replace(fetch=fetch)
 
     def drop(self, key: str, generation: int = 0) -> None:
         """Forget *key* (only that *generation* unless 0)."""
-        known = self._by_key.get(key)
+        known = self.by_key.get(key)
         if known is not None and generation in {0, known.generation}:
-            del self._by_key[key]
+            del self.by_key[key]
             self._bytes -= len(known.body)
 
     def clear(self) -> None:
         """Forget everything, as at a fresh start of the log."""
-        self._by_key.clear()
+        self.by_key.clear()
         self._bytes, self.forgot = 0, False
 
     def _evict(self) -> None:
-        for key, known in list(self._by_key.items()):
-            if len(self._by_key) <= self._limit and self._bytes <= INBOX_BYTES:
+        for key, known in list(self.by_key.items()):
+            if len(self.by_key) <= self._limit and self._bytes <= INBOX_BYTES:
                 return
             if not known.fetch:
                 self.drop(key)
@@ -92,13 +92,13 @@ class Inbox:
 
     def freeze(self) -> FrozenInbox:
         """The state as nested tuples."""
-        return tuple(self._by_key.values()), self.forgot
+        return tuple(self.by_key.values()), self.forgot
 
     @classmethod
     def thaw(cls, frozen: FrozenInbox, limit: int = INBOX_ENTRIES) -> Inbox:
         """The inbox that froze to *frozen*."""
         inbox = cls(limit)
         known, inbox.forgot = frozen
-        inbox._by_key = {entry.key: entry for entry in known}
+        inbox.by_key = {entry.key: entry for entry in known}
         inbox._bytes = sum(len(entry.body) for entry in known)
         return inbox

@@ -50,6 +50,8 @@ class Senders:
         Raises:
             ConfigError: no sender is known for *source*, or None says too little.
         """
+        if type(source) is str and source in self._by_stage:
+            return self._by_stage[source], source
         if source is None and self._default is None and len(self._by_stage) == 1:
             source = next(iter(self._by_stage))
         if source is not None:
