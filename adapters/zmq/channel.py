@@ -178,7 +178,7 @@ class ZmqChannel:
         for descriptor in _descriptors(dialled):
             self._epoll.unregister(descriptor)
             del self._on_wake[descriptor]
-        if dialled.hot:
+        while dialled in self._hot:  # twice, if heating it was interrupted
             self._hot.remove(dialled)
         kept = [arrival for arrival in self._ready if arrival.link != link]
         self._ready.clear()  # the same deque: others append to it
@@ -273,12 +273,15 @@ class ZmqChannel:
         """The next mail of a hot socket, which then queues up behind the others."""
         hot = self._hot
         while hot:
-            source = hot.popleft()
+            # A signal handler may raise between any two of these, and nobody heats what is hot:
+            # a socket that called itself so outside the queue would never be read again.
+            source = hot[0]
             mail = source.take()
             if source.drained:
                 source.hot = False
+                hot.popleft()
                 continue
-            hot.append(source)
+            hot.rotate(-1)
             return mail  # or None, when it was dropped: let the others have their turn
         return None
 
@@ -291,8 +294,8 @@ class ZmqChannel:
 
     def _heat(self, source: Source, *, woken: bool = False) -> None:
         if not source.hot:
-            source.hot, source.woken = True, woken
             self._hot.append(source)
+            source.hot, source.woken = True, woken
 
     def _hear(self, source: Source, read: Callable[[], None]) -> None:
         """Perform *read*, which may swallow a wake-up of *source*."""

@@ -15,6 +15,7 @@ import zmq
 from stagelink.adapters.zmq.address import check_dial, tcp_url
 from stagelink.adapters.zmq.channel import ZmqChannel
 from stagelink.adapters.zmq.guests import Guest, Guests
+from stagelink.adapters.zmq.listener import Listener
 from stagelink.adapters.zmq.sockets import descriptor_of
 from stagelink.core.errors import ClosedError, ConfigError
 from stagelink.plugins.conformance.channel import (
@@ -295,6 +296,27 @@ def test_last_words_go_before_the_news_that_their_sender_left(pair: Pair) -> Non
     arrivals = drain_until(here, any_down)
     assert [type(arrival) for arrival in arrivals] == [Mail, LinkDown]
     assert arrivals[0].link == arrivals[1].link
+
+
+def test_a_socket_whose_reading_was_interrupted_is_read_again(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair
+    connect(there, here)
+    assert not drain(here)
+
+    def interrupted(_: Listener) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Listener, "take", interrupted)
+    assert there.send(here.address, [HEADER, b"first"])
+    assert is_readable(here, 5.0)
+    with pytest.raises(KeyboardInterrupt):
+        here.receive()
+    monkeypatch.undo()
+
+    assert there.send(here.address, [HEADER, b"second"])
+    assert [mail.frames[-1] for mail in take_mail(here, 2)] == [b"first", b"second"]
 
 
 def test_a_suspect_is_asked_again_until_the_proof_is_there(pair: Pair) -> None:
