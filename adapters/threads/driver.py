@@ -278,10 +278,9 @@ class Driver:
         now_s = self.clock()
         with self.state:
             due = self._endpoint.next_deadline()
-            until = now_s + IDLE_S if due is None else due
+            until = min(now_s + IDLE_S if due is None else due, self.narrator.due_s)
             # Under the lock: whoever arms an earlier time-out from now on sees it, and kicks.
             self._poll_until = until
-        until = min(until, self.narrator.due_s)
         return min(until, now_s + STALLED_RETRY_S) if self.exchange.stalled else until
 
     def _wait(self, ticket: Ticket) -> None:
@@ -358,7 +357,9 @@ class Driver:
             sooner = due is not None and due < self._poll_until
             if sooner:
                 self._poll_until = due  # type: ignore[assignment]
-        if sooner:
+        # A caller that drives and does not poll now looks at the time before it polls again, or
+        # leaves that to the standby thread: to wake anybody would only cost this call its turn.
+        if sooner and (self._polled_for is not None or not self._waiting):
             self._kick()
         return result
 
