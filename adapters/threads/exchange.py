@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stagelink.adapters.threads.inspections import Inspections
 from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
-from stagelink.core.messages import Figures, Inspect
+from stagelink.core.messages import Declined, Figures, Inspect
 from stagelink.ports.channel import LinkUp, Mail
 
 if TYPE_CHECKING:
@@ -134,8 +134,10 @@ class Exchange:
                 return
             if isinstance(message, (Inspect, Figures)):
                 self._show(link, message)
-            else:
-                self._feed(Received(link, message))
+                return
+            self._feed(Received(link, message))
+            if isinstance(message, Declined):  # greeted again in a second: a glance may miss it
+                self._narrator.soon()
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(link))
             self._narrator.soon()
