@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagelink.adapters.memory.provider import KIND
-from stagelink.adapters.memory.regions import Regions, check
+from stagelink.adapters.memory.regions import Regions
+from stagelink.core.regions import check
 from stagelink.ports.plane import Capabilities
 
 if TYPE_CHECKING:

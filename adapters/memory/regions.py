@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import struct
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stagelink.adapters.memory.hub import Hub
 from stagelink.adapters.memory.provider import KIND
 from stagelink.core.errors import Reason, TransportError
+from stagelink.core.regions import Region
 
 if TYPE_CHECKING:
     from stagelink.core.values import Instance, RegionRef
@@ -19,22 +20,6 @@ _HEAD = struct.Struct("!16s16s5sB")  # hub, instance, mode, number of regions
 _ROW = struct.Struct("!QQ")  # region, size
 _MOST_REGIONS = 200
 _REGION_LIMIT = 1 << 64
-
-
-class Region(NamedTuple):
-    """Bytes of a pool; *view* keeps them there, *address* is where they lie."""
-
-    view: memoryview
-    address: int
-
-    def at(self, where: RegionRef) -> int:
-        """The address of *where*, checked.
-
-        Raises:
-            TransportError: it is outside.
-        """
-        check(where, len(self.view))
-        return self.address + where.offset
 
 
 class Regions:
@@ -165,18 +150,3 @@ def _found(own: dict[int, Region], region: int, size: int) -> Region:
         msg = f"the peer's region {region} has {actual} bytes, it claims {size}"
         raise TransportError(msg, reason=Reason.MISMATCH, remedy="the peer must live; restart it")
     return Region(found.view[:size], found.address)
-
-
-def check(where: RegionRef, length: int) -> None:
-    """Refuse a range that is not wholly inside *length* bytes; its numbers may be a peer's.
-
-    Raises:
-        TransportError: it is not, or its numbers are no integers.
-    """
-    _, offset, size = where
-    if type(offset) is not int or type(size) is not int:
-        msg = f"offset {offset!r} and size {size!r} must be integers"
-        raise TransportError(msg, reason=Reason.OUT_OF_BOUNDS)
-    if offset < 0 or size < 0 or offset + size > length:
-        msg = f"bytes [{offset}, {offset + size}) are outside a region of {length} bytes"
-        raise TransportError(msg, reason=Reason.OUT_OF_BOUNDS)

@@ -34,7 +34,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def write(array: Array, nbytes: int, target: memoryview, offset: int) -> None:
     """Write an array of any strides, in C order."""
     if nbytes < BIG_COPY and array.dtype.char in PLAIN and array.flags.c_contiguous:
-        target[offset : offset + nbytes] = array.data.cast("B")  # a fifth of the time of below
+        target[offset : offset + nbytes] = array.data.cast("B")  # no array of the target is made
         return
     if array.dtype.names:  # fields leave their padding as it was: no old bytes may show
         target[offset : offset + nbytes] = bytes(nbytes)

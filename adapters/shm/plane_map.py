@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagelink.adapters.shm.regions import Regions, check
+from stagelink.adapters.shm.regions import Regions
 from stagelink.adapters.shm.segment import DIRECTORY, KIND
+from stagelink.core.regions import check
 from stagelink.ports.plane import Capabilities
 
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from stagelink.adapters.shm.names import owner_of_segment
 from stagelink.adapters.shm.populate import address_of
 from stagelink.adapters.shm.segment import KIND, map_segment
 from stagelink.core.errors import Reason, TransportError
+from stagelink.core.regions import Region
 
 if TYPE_CHECKING:
     from stagelink.core.values import Instance, RegionRef
@@ -18,22 +19,6 @@ _HEAD = struct.Struct("!HQQ")  # name length, region, size; the name follows
 _LONGEST = 4096
 _SIZE_LIMIT = 1 << 62
 _REGION_LIMIT = 1 << 64
-
-
-class Region(NamedTuple):
-    """Mapped bytes; *view* keeps them mapped, *address* is where they lie (0: read-only)."""
-
-    view: memoryview
-    address: int
-
-    def at(self, where: RegionRef) -> int:
-        """The address of a checked range.
-
-        Raises:
-            TransportError: it is outside.
-        """
-        check(where, len(self.view))
-        return self.address + where.offset
 
 
 class Regions:
@@ -118,21 +103,6 @@ class Regions:
             msg = f"region {where.region} is not registered here"
             raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
         return found[1]
-
-
-def check(where: RegionRef, length: int) -> None:
-    """Refuse a range that is not wholly inside *length* bytes; its numbers may be a peer's.
-
-    Raises:
-        TransportError: it is not, or its numbers are no integers.
-    """
-    _, offset, size = where
-    if type(offset) is not int or type(size) is not int:
-        msg = f"offset {offset!r} and size {size!r} must be integers"
-        raise TransportError(msg, reason=Reason.OUT_OF_BOUNDS)
-    if offset < 0 or size < 0 or offset + size > length:
-        msg = f"bytes [{offset}, {offset + size}) are outside a region of {length} bytes"
-        raise TransportError(msg, reason=Reason.OUT_OF_BOUNDS)
 
 
 def parse(descriptor: bytes, peer: Instance) -> list[tuple[int, int, str]]:

@@ -35,6 +35,11 @@ class Asynchronous:
     _puts: Puts
     _gets: Gets
 
+    if TYPE_CHECKING:
+
+        def close(self) -> None:
+            """The connector's own."""
+
     def put_async(
         self, key: str, value: Any, *, to: str, timeout: float | None = None,  # noqa: ANN401
         deadline: float | None = None, ttl: float | None = None,
@@ -152,7 +157,3 @@ class Asynchronous:
         import asyncio  # noqa: PLC0415 - only who awaits needs it
 
         await asyncio.get_running_loop().run_in_executor(None, self.close)
-
-    def close(self) -> None:
-        """End every wait and give back everything; the connector says how."""
-        raise NotImplementedError

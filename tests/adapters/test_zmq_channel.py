@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
+from stagelink.adapters.zmq import direct
 from stagelink.adapters.zmq.address import check_dial, tcp_url
 from stagelink.adapters.zmq.channel import ZmqChannel
 from stagelink.adapters.zmq.guests import Guest, Guests
@@ -465,3 +466,19 @@ def test_a_bounded_table_tells_whom_it_gave_up_and_knows_them_again() -> None:
 def test_the_package_does_not_hide_the_real_zmq() -> None:
     assert "stagelink" not in Path(zmq.__file__).parts
     assert hasattr(zmq, "ROUTER")
+
+
+@pytest.mark.parametrize("put", [direct.put, direct.put_by_pyzmq])
+def test_either_way_of_sending_copies_a_message_or_says_that_it_cannot(put: Any) -> None:
+    with zmq.Context() as context:
+        listener, dialler, alone = (context.socket(k) for k in (zmq.PAIR, zmq.PAIR, zmq.DEALER))
+        port = listener.bind_to_random_port("tcp://127.0.0.1")
+        dialler.connect(f"tcp://127.0.0.1:{port}")
+        assert dialler.poll(10_000, zmq.POLLOUT)
+
+        put(dialler, [b"\0head", bytes(9000)])
+        assert listener.poll(10_000)
+        assert listener.recv_multipart() == [b"\0head", bytes(9000)]
+        with pytest.raises(zmq.Again):
+            put(alone, [b"nobody"])
+        context.destroy(linger=0)
