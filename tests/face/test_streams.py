@@ -25,6 +25,7 @@ from stagelink import (
     PayloadError,
     Reason,
 )
+from stagelink.core.events import TimePassed
 from stagelink.core.streams import End
 from stagelink.plugins.conformance.connector import eventually, is_linked, is_whole, waits
 
@@ -588,11 +589,14 @@ def test_a_chunk_that_expires_ends_the_stream_after_those_that_did_not(
 def test_expired_chunks_of_a_slow_second_reader_do_not_end_the_first(
     tx: Connector, rx: Connector
 ) -> None:
-    writer = tx.stream("k", to="code2wav", readers=None, ttl=0.05)
+    writer = tx.stream("k", to="code2wav", readers=None, ttl=60.0)
     reader = rx.stream("k", timeout=PATIENCE_S)
     for number in range(5):
         writer.put(number)
         assert next(reader).value == number
+    assert tx.health()["ledger"]["entries"] == 5
+    tx._driver.clock = lambda: time.monotonic() + 60.0
+    tx._driver.submit(TimePassed())
     assert eventually(lambda: not tx.health()["ledger"]["entries"])
 
     writer.put(5)
