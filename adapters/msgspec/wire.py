@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder
@@ -72,7 +72,8 @@ class WireCodec:
             alone = CLEANERS.get(type(message), tuple)(message)
             return [HEADERS[type(message)] + encode_fields(tuple(alone))]
         session, sequence, report, inner = message
-        kind, inside = type(inner), cast("Any", inner)
+        kind = type(inner)
+        inside: Any = inner
         if kind in WITH_BODY and len(inside.body) > BODY_LIMIT:
             near = encode_fields((session, sequence, report, *inside[:-1], b""))
             return [HEADERS[kind] + near, inside.body]

@@ -235,13 +235,8 @@ class Driver:
         Never blocks: a thread that finds ``io`` taken leaves its messages in the outbox, and the
         holder looks there again after it has let go.
         """
-        outbox, todo, mail, gone, io = (
-            self._outbox,
-            self._todo,
-            self._mail,
-            self.views.gone,
-            self.io,
-        )
+        outbox, todo, mail, gone = self._outbox, self._todo, self._mail, self.views.gone
+        io = self.io
         while True:
             if mail or gone:
                 self._take_mail()
