@@ -175,12 +175,15 @@ def test_a_poll_is_answered_at_once() -> None:
 def test_a_closed_endpoint_refuses_what_comes() -> None:
     machine = endpoint()
     machine.handle(events.Close(), 0.0)
+    thawed = Endpoint.thaw(machine.settings, machine.freeze(0.0))
 
-    [answer] = machine.handle(publish(1, "k"), 0.0)
+    for closed in (machine, thawed):
+        for call in (publish(1, "k"), Poll(1, "tcp://x", "thinker", "k", 2.0)):
+            [answer] = closed.handle(call, 0.0)
 
-    assert isinstance(answer, Complete)
-    assert isinstance(answer.result, Failure)
-    assert answer.result.reason == "closed"
+            assert isinstance(answer, Complete)
+            assert isinstance(answer.result, Failure)
+            assert answer.result.reason == "closed"
 
 
 def test_timers_fire_at_or_before_now_earliest_first() -> None:
