@@ -39,15 +39,16 @@ class Lane:
     Attributes:
         waits: it is full, and the kernel is to say when it is not any more.
         broken: it has failed once; what came before that is still to be read.
+        heard: something has come on it.
     """
 
-    __slots__ = ("broken", "descriptor", "link", "socket", "waits")
+    __slots__ = ("broken", "descriptor", "heard", "link", "socket", "waits")
 
     def __init__(self, link: Link, opened: socket.socket) -> None:
         self.link = link
         self.socket = opened
         self.descriptor = opened.fileno()
-        self.waits = self.broken = False
+        self.waits = self.broken = self.heard = False
 
 
 def is_dialled(link: Link) -> bool:
@@ -79,6 +80,7 @@ class LocalChannel:
         self._ready: deque[Arrival] = deque()
         self._unread = False
         self._lanes: dict[Link, Lane] = {}
+        self._barred: set[Link] = set()
         self._by_descriptor: dict[int, Lane] = {}
         self._listener = listen(inner.address) if inner.address else None
         self._epoll = select.epoll()
@@ -242,6 +244,7 @@ class LocalChannel:
             self._down(lane, "what came is no message")
             return
         if frames:
+            lane.heard = True
             self._ready.append(Mail(lane.link, frames))
         elif frames is not None:
             self._down(lane, "the peer disconnected")
@@ -257,6 +260,9 @@ class LocalChannel:
 
     def _take_lane(self, address: str) -> bool:
         """Whether *address* has a shortcut, which is up from now on."""
+        if address in self._barred:
+            self._barred.discard(address)
+            return False
         opened = connect(address, self._packets.longest)
         if opened is None:
             return False
@@ -298,6 +304,8 @@ class LocalChannel:
         self._end(lane)
         self._ready.append(LinkDown(lane.link, detail))
         if is_dialled(lane.link):
+            if not lane.heard:  # turned away, perhaps: not twice in a row
+                self._barred.add(lane.link)
             self._inner.dial(lane.link)
             self._unread = True
 
