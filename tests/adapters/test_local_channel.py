@@ -26,10 +26,11 @@ from stagelink.plugins.conformance.channel import (
 from stagelink.ports.channel import LinkDown, LinkUp, Mail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from multiprocessing.connection import Connection
 
     from stagelink.plugins.conformance.channel import Maker
+    from stagelink.ports.channel import Arrival
 
 LONGEST = 128 << 10
 
@@ -63,6 +64,16 @@ def called(there: LocalChannel) -> socket.socket:
     raw = address.connect(there.address, 0)
     assert raw is not None
     return raw
+
+
+def again_up(here: LocalChannel, link: str) -> None:
+    """Wait until *link* has been down and is up again."""
+
+    def is_up_again(seen: Sequence[Arrival]) -> bool:
+        kinds = [type(arrival) for arrival in seen if arrival.link == link]
+        return kinds[-2:] == [LinkDown, LinkUp]
+
+    drain_until(here, is_up_again)
 
 
 # --- which way mail goes ------------------------------------------------------------------
@@ -134,8 +145,7 @@ def test_strangers_are_not_trusted(pair: Pair, monkeypatch: pytest.MonkeyPatch, 
     if side == "who listens":
         drain_until(there, lambda _: there.dropped > 0)
         monkeypatch.undo()
-        until_down(here, there.address)
-        until_up(here, there.address)
+        again_up(here, there.address)
     else:
         until_up(here, there.address)
         assert here.send(there.address, [HEADER])
@@ -162,8 +172,7 @@ def test_a_process_without_descriptors_sends_callers_to_the_inner_channel(
     here.dial(there.address)
     until_up(here, there.address)
     drain(there)
-    until_down(here, there.address)
-    until_up(here, there.address)
+    again_up(here, there.address)
     assert here.send(there.address, [HEADER])
     assert not is_short(take_mail(there)[0].link)
 
