@@ -8,7 +8,7 @@ from stagelink.adapters.msgspec.foreign import Codecs, ForeignWalk
 from stagelink.adapters.msgspec.leaves import encode
 from stagelink.adapters.msgspec.packing import Walk
 from stagelink.adapters.msgspec.staged import Staged
-from stagelink.adapters.msgspec.unpacking import Load
+from stagelink.adapters.msgspec.unpacking import Load, whole
 from stagelink.core import payload
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ class PayloadSerializer:
         view = memoryview(buffer).cast("B")
         if not writable:
             view = view.toreadonly()
+        elif not view.readonly:
+            value = whole(buffer, view, size)
+            if value is not None:
+                return value
         layout = payload.parse(view, size)
         exporter = view if view.readonly else buffer
         return Load(exporter, view, layout, self._readonly_views, self._codecs).value()
