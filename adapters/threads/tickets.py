@@ -75,16 +75,16 @@ class Ticket:
 
 
 class Tickets:
-    """Open tickets by number."""
+    """Open tickets by number; ``number()`` is one never used before."""
 
     def __init__(self) -> None:
-        self._numbers = count(1)
+        self.number = count(1).__next__
         self._open: dict[int, Ticket] = {}
 
-    def new(self) -> Ticket:
-        """A ticket with a number never used before."""
-        ticket = Ticket(next(self._numbers))
-        self._open[ticket.number] = ticket
+    def new(self, number: int = 0) -> Ticket:
+        """A ticket of this *number*, which :attr:`number` gave; or else of the next one."""
+        number = number or self.number()
+        ticket = self._open[number] = Ticket(number)
         return ticket
 
     def resolve(self, number: int, result: Result) -> Ticket | None:
