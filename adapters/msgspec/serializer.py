@@ -9,7 +9,7 @@ from stagelink.adapters.msgspec.foreign import Codecs, ForeignWalk
 from stagelink.adapters.msgspec.leaves import encode
 from stagelink.adapters.msgspec.packing import WHOLE, Walk
 from stagelink.adapters.msgspec.staged import Staged
-from stagelink.adapters.msgspec.unpacking import Load
+from stagelink.adapters.msgspec.unpacking import Load, whole
 from stagelink.core import payload
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class PayloadSerializer:
         view = memoryview(buffer).cast("B")
         if not writable:
             view = view.toreadonly()
+        elif not view.readonly:
+            value = whole(buffer, view, size)
+            if value is not None:
+                return value
         layout = payload.parse(view, size)
         exporter = view if view.readonly else buffer
         return Load(exporter, view, layout, self._readonly_views, self._codecs).value()

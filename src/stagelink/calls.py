@@ -57,8 +57,10 @@ class Calls:
             ClosedError: it is closed.
             ConfigError: its role does not do that.
         """
-        self.check_process()
-        if self.driver.closed:
+        driver = self.driver
+        if driver.forked:
+            self.check_process()
+        if driver.closed:
             msg = f"the connector of stage {self.stage!r} is closed"
             raise ClosedError(msg, remedy="open a new one")
         if sends and not self._sends:
@@ -98,7 +100,7 @@ class Calls:
         """
         now_s = self.driver.clock()
         if deadline_s is None:
-            return now_s + self.seconds(timeout, default)
+            return now_s + default if timeout is None else deadline(now_s, timeout)
         if timeout is not None:
             msg = f"timeout {timeout!r} and deadline {deadline_s!r} are both given"
             raise ConfigError(msg, remedy="pass one of them")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from stagelink.adapters.msgspec.placing import check_place
 from stagelink.asynchronous import Asynchronous
-from stagelink.calls import Calls
+from stagelink.calls import Accounted, Calls
 from stagelink.core.errors import ConfigError, StagelinkError
 from stagelink.core.events import Withdraw
 from stagelink.core.keys import check_key, check_stage
@@ -211,10 +211,17 @@ class Connector(Asynchronous):
             ClosedError, ForkedError: the connector is not usable (here).
         """
         self._calls.check_usable(receives=True)
-        check_place(into, device)
+        apart = into is not None or device is not None
+        if apart:
+            check_place(into, device)
         command = self._gets.wanted(key, source, timeout, deadline, metadata)
-        with self._calls.accounted(key, command.source, self.stage) as call:
-            return self._gets.get(command, call).placed(into, device)
+        call = Accounted(self._driver, key, command.source, self._calls.stage)
+        try:
+            payload = self._gets.get(command, call)
+            return payload.placed(into, device) if apart else payload
+        except StagelinkError as error:
+            call.failed(error)
+            raise
 
     def get_many(
         self, keys: Iterable[str], *, source: str | None = None, timeout: float | None = None,

@@ -139,6 +139,31 @@ def test_a_payload_cut_short_at_any_byte_is_refused() -> None:
             SERIALIZER.load(honest, size)
 
 
+def test_a_payload_that_begins_as_one_before_is_checked_all_the_same() -> None:
+    honest = forged(bulk(lv.TENSOR, 0, "int64", [3]), 24)
+    for number in (1, 2):
+        torch.frombuffer(honest, dtype=torch.int64, offset=lv.VIEW_ALIGNMENT).fill_(number)
+        assert load(bytearray(honest)).tolist() == [number] * 3
+    cut = bytearray(honest[:-8])
+    for size in (len(honest), len(cut)):
+        with pytest.raises(PayloadError):
+            SERIALIZER.load(cut, size)
+    seen = SERIALIZER.load(honest, len(honest))
+    assert SERIALIZER.load(honest, len(honest), writable=False).data_ptr() != seen.data_ptr()
+    longer = forged(bulk(lv.TENSOR, 0, "int64", [3]), 24) + b"\0" * 8
+    with pytest.raises(PayloadError):
+        load(longer)
+
+
+def test_a_header_that_goes_on_behind_its_tensor_is_refused() -> None:
+    tree = encode(bulk(lv.TENSOR, 0, "bfloat16", [1, 1, 1, 2**16, 1]))
+    layout = plan(len(tree) + 40, [(2 << 16, lv.VIEW_ALIGNMENT)])
+    head = pack_prefix(layout) + tree
+    assert len(head) == lv.VIEW_ALIGNMENT  # so it looks whole to who reads no further
+    with pytest.raises(PayloadError, match="malformed"):
+        load(bytearray(head.ljust(layout.size, b"\0")))
+
+
 def test_the_header_says_dtype_and_shape_and_the_table_the_bytes() -> None:
     value = {"a": torch.zeros(3, 4, dtype=torch.bfloat16), "b": np.zeros((2, 0, 5), ">i4")}
     buffer = write(SERIALIZER.stage(value))
