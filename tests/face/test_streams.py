@@ -545,6 +545,8 @@ def test_a_restarted_producer_does_not_mix_two_streams(opened: Open) -> None:
     writer.end()
 
     assert breaks(lambda: next(reader)).chunks == broken.chunks == 2
+    # A get that waits while its sender's death is noticed hears of that death.
+    assert eventually(lambda: new.health()["sessions"])
     assert list(rx.stream("k", timeout=PATIENCE_S).values()) == [["new", n] for n in range(6)]
     assert both_clean(new, rx)
 
