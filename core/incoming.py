@@ -32,7 +32,7 @@ from stagelink.core.rejections import reject
 from stagelink.core.senders import Senders
 from stagelink.core.source import Source
 from stagelink.core.streams import stream_of
-from stagelink.core.values import NO_INSTANCE
+from stagelink.core.values import NO_INSTANCE, new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -109,7 +109,7 @@ class Incoming:
         source.rejected.pop(key, None)  # who asks for it wants it again
         if self._answered_at_once(source, command, out):
             return
-        known = source.inbox.get(key)
+        known = source.inbox.by_key.get(key)
         if known is not None:
             newest = not (command.generation or command.size)
             ours = newest and command.instance in {NO_INSTANCE, source.peer}
@@ -126,11 +126,13 @@ class Incoming:
             want_size=command.size,
             want_instance=command.instance,
         )
-        if source.open and self.endings.of_another(source, fetch, out):
+        if command.instance and source.open and self.endings.of_another(source, fetch, out):
             return
         self._timers.arm(("fetch", fetch.number), command.deadline_s)
-        gets.advance(source, key, out)
-        source.ask_if_forgotten(key, gets.fetches, out)
+        if known is not None:
+            gets.advance(source, key, out)
+        elif source.inbox.forgot:
+            source.ask_if_forgotten(key, gets.fetches, out)
 
     def poll(self, command: Poll, now_s: float, out: list[Action]) -> None:
         """Answer at once; what needs a pull is fetched in the background."""
@@ -228,7 +230,7 @@ class Incoming:
 
     def _answered_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
         """Give a call what was kept for it, or answer it if its end is known already."""
-        if len(self._gets.shelf):
+        if self._gets.shelf.by_number:
             wanted = command
             if isinstance(wanted, Poll):
                 wanted = Get(*wanted[:4], 0, 0.0, 0, wanted.instance)
@@ -262,7 +264,7 @@ class Incoming:
             if sequence > taken:
                 self.senders.greet(source, now_s, out)
             return
-        source.session = Session(state, session, sent, taken + 1)
+        source.session = new(Session, (state, session, sent, taken + 1))
         handler = self._handlers.get(type(message))
         if handler is None or (type(message) is Welcome) != (state == GREETING):
             self.stale += 1

@@ -17,7 +17,7 @@ from stagelink.core.handshake.session import (
 )  # fmt: skip
 from stagelink.core.messages import Ack, Hello, Packet, Query, Report
 from stagelink.core.streams import is_stream, stream_of
-from stagelink.core.values import NO_INSTANCE, Instance
+from stagelink.core.values import NO_INSTANCE, Instance, new
 
 if TYPE_CHECKING:
     from stagelink.core.events import Action
@@ -141,8 +141,8 @@ class Source:
 
     def _post(self, report: Report, message: ToSender, out: list[Action]) -> None:
         state, number, sent, taken = self.session
-        self.session = Session(state, number, sent + 1, taken)
-        out.append(Send(self.address, Packet(number, sent, report, message)))
+        self.session = new(Session, (state, number, sent + 1, taken))
+        out.append(new(Send, (self.address, new(Packet, (number, sent, report, message)))))
 
     def _take_notices(self) -> tuple[int, ...]:
         """As many notices as one message tells, oldest first."""
@@ -160,14 +160,10 @@ class Source:
         """Whether the sender's picture of our books is out of date."""
         return bool(self.notices) or self.reported != self.report(fetches)
 
-    @property
-    def overdue(self) -> bool:
-        """Whether what we owe is too much to wait for the timer."""
-        return self.owed_bytes >= FLUSH_BYTES or self.owed >= FLUSH_CHANGES
-
     def consume(self, key: str, generation: int, size: int) -> None:
         """*generation* has been used; remember it until the log says that it is gone."""
-        self.inbox.drop(key, generation)
+        if key in self.inbox.by_key:
+            self.inbox.drop(key, generation)
         self.consumed[generation] = True
         self.notices.append(generation)
         self.owed_bytes += size
