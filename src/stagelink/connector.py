@@ -102,10 +102,16 @@ class Connector(Asynchronous):
             ConfigError: an argument is wrong, or this connector only receives.
             ClosedError, ForkedError: the connector is not usable (here).
         """
-        with self._calls.accounted(check_key(key), self.stage, check_stage(to)) as call:
-            self._calls.check_usable(sends=True)
-            command = self._puts.command(key, to, ttl, readers, replace)
-            return self._puts.put(value, command, self._puts.until(timeout, deadline), call)
+        puts = self._puts
+        call = puts.begin(key, to)
+        try:
+            puts.admit(
+                call, timeout=timeout, deadline=deadline, ttl=ttl, readers=readers, replace=replace
+            )
+            return puts.put(value, call)
+        except StagelinkError as error:
+            call.failed(error)
+            raise
 
     def alloc(self, shape: Sequence[int], dtype: object, *, timeout: float | None = None) -> Draft:
         """A block of the pool laid out as one tensor, to fill in place and put without a copy.
@@ -151,10 +157,9 @@ class Connector(Asynchronous):
             ConfigError: an argument is wrong, or this connector only receives.
             ClosedError, ForkedError: the connector is not usable (here).
         """
-        with self._calls.accounted(check_key(key), self.stage, check_stage(to)) as call:
-            self._calls.check_usable(sends=True)
-            command = self._puts.command(key, to, ttl, "default", True)
-            return self._puts.publish(command._replace(error=str(error) or "failed"), call)
+        with self._puts.begin(key, to) as call:
+            self._puts.admit(call, ttl=ttl, replace=True)
+            return self._puts.publish(call, error=str(error) or "failed")
 
     def drain(self, timeout: float) -> bool:
         """Wait until every published payload has been taken or has expired; False if not so.

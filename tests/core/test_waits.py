@@ -35,6 +35,7 @@ from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.pool import Block, Pool
 from stagelink.core.settings import Settings
 from stagelink.core.shelf import SHELF_LIMIT
+from stagelink.core.streams import first_key
 from stagelink.core.timeouts import TimeoutPolicy
 from stagelink.core.values import HostCard, Identity, PlaneCard
 
@@ -208,6 +209,22 @@ def test_a_key_whose_producer_failed_answers_the_wait(pair: Pair) -> None:
 
     assert pair.answers[waits] == "k2"
     assert pair.answers[pair.get("k2")].reason == "failed"
+
+
+def test_the_end_of_a_chunk_that_was_read_does_not_end_a_get_of_the_next_stream(
+    pair: Pair,
+) -> None:
+    chunk = first_key("k")
+    pair.put(chunk)
+    assert isinstance(pair.answers[pair.get(chunk)], Delivery)
+    gets, waits = pair.get(chunk), pair.wait(chunk)
+
+    pair.ask(pair.tx, Withdraw, "b", chunk)
+
+    assert pair.is_open(gets)
+    assert pair.is_open(waits)
+    pair.put(chunk)
+    assert isinstance(pair.answers[gets], Delivery)
 
 
 def test_a_wait_ends_at_its_deadline_and_not_before(pair: Pair) -> None:

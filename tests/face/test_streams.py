@@ -570,11 +570,11 @@ def test_a_chunk_that_expires_ends_the_stream_after_those_that_did_not(
     writer = put(tx, "k", 2)
     reader = rx.stream("k", timeout=PATIENCE_S)
     next(reader)
-    writer._template = writer._template._replace(ttl_s=0.01)
+    writer._terms = writer._terms._replace(ttl_s=0.01)
     for number in range(3):
         writer.put(number)
     assert eventually(lambda: tx.health()["ledger"]["entries"] <= 1)
-    writer._template = writer._template._replace(ttl_s=60.0)
+    writer._terms = writer._terms._replace(ttl_s=60.0)
     writer.put("later")
     assert eventually(lambda: rx.health()["inbox"]["entries"] == 2)
 
