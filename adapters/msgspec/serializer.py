@@ -65,13 +65,13 @@ class PayloadSerializer:
         Raises:
             PayloadError: the bytes are no payload, or are of another version.
         """
+        if writable:
+            value = whole(buffer, size)
+            if value is not None:
+                return value
         view = memoryview(buffer).cast("B")
         if not writable:
             view = view.toreadonly()
-        elif not view.readonly:
-            value = whole(buffer, view, size)
-            if value is not None:
-                return value
         layout = payload.parse(view, size)
         exporter = view if view.readonly else buffer
         return Load(exporter, view, layout, self._readonly_views, self._codecs).value()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ HEAD_BYTES = lv.VIEW_ALIGNMENT
 EXTENSIONS = frozenset({0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)})
 """How an extension begins in MessagePack."""
 
+_head = Struct(f"{HEAD_BYTES}s")
 _TREE_AT = PREFIX.size + ENTRY_BYTES
 
 
@@ -91,18 +93,23 @@ class Load:
         return items
 
 
-def whole(buffer: Any, view: memoryview, size: int) -> Any:  # noqa: ANN401
-    """The value of the payload in *view* of *buffer* if it is one tensor: a view of the latter.
+def whole(buffer: Any, size: int) -> Any:  # noqa: ANN401
+    """The value of the payload in *buffer* if it is one tensor: a view of *buffer*.
 
-    Any other value is None, and so is what is malformed: a :class:`Load` tells how.
+    Any other value is None, and so is what is malformed or read-only: a :class:`Load` sees to it.
     """
-    if HEAD_BYTES < size <= len(view) and view[_TREE_AT] in EXTENSIONS:
-        make = _maker(bytes(view[:HEAD_BYTES]), size)
-        try:
-            return None if make is None else make(buffer)
-        except (ValueError, RuntimeError, OverflowError, TypeError):
-            return None
-    return None
+    data, readonly = buffer, False
+    if type(buffer) is not bytearray:
+        data = memoryview(buffer).cast("B")
+        readonly = data.readonly
+    if readonly or not HEAD_BYTES < size <= len(data):
+        return None
+    (head,) = _head.unpack_from(data)
+    make = _maker(head, size) if head[_TREE_AT] in EXTENSIONS else None
+    try:
+        return None if make is None else make(buffer)
+    except (ValueError, RuntimeError, OverflowError, TypeError):
+        return None
 
 
 @lru_cache(256)
