@@ -129,6 +129,7 @@ class Incoming:
         if source.open and self.endings.of_another(source, fetch, out):
             return
         self._timers.arm(("fetch", fetch.number), command.deadline_s)
+        self.senders.expect_successor(source)
         gets.advance(source, key, out)
         source.ask_if_forgotten(key, gets.fetches, out)
 
@@ -194,6 +195,7 @@ class Incoming:
             out.append(Complete(command.ticket, refusal or key))
             return
         self.waits.begin(command)
+        self.senders.expect_successor(source)
         for key in command.keys:
             source.ask_if_forgotten(key, self.fetches, out)
 

@@ -118,9 +118,10 @@ class Senders:
     def welcome(self, source: Source, message: Welcome, out: list[Action]) -> None:
         """The sender answers our greeting: attach to its regions, or go on at once."""
         self._timers.disarm(("greet", source.address))
+        self._timers.disarm(("heir", source.address))
         if source.peer != message.instance:
             self._restarted(source, out)
-        source.peer, source.peer_name = message.instance, str(message.identity)
+        source.peer, source.peer_name, source.gone = message.instance, str(message.identity), ""
         source.plane = message.plane.name
         self._peers.up(message.instance, SIDE, message.host.proof)
         if message.fresh:
@@ -154,6 +155,19 @@ class Senders:
         if source.owes(self._gets.fetches):
             source.send(Ack(()), self._gets.fetches, out)
 
+    def expect_successor(self, source: Source) -> None:
+        """Somebody waits for a sender that is known to be gone: not for longer than a moment."""
+        if source.gone:
+            when_s = self._gets.now_s + self._settings.policy.successor_s
+            self._timers.arm_once(("heir", source.address), when_s)
+
+    def successor_due(self, address: str, now_s: float, out: list[Action]) -> None:
+        """Nobody has come in place of the sender that is gone."""
+        self._gets.now_s = now_s
+        source = self._gets.sources[address]
+        if source.gone:
+            self._endings.fail_all(source, Reason.PEER_GONE, source.gone, out)
+
     def unreachable(self, peer: Instance, now_s: float, out: list[Action]) -> None:
         """The grace is over: tell whoever waits for *peer*."""
         self._gets.now_s = now_s
@@ -175,8 +189,8 @@ class Senders:
         gets.now_s = now_s
         for source in gets.sources.values():
             if source.peer == peer:
-                detail = "the sender is dead or closed"
-                self._endings.fail_all(source, Reason.PEER_GONE, detail, out)
+                source.gone = "the sender is dead or closed"
+                self._endings.fail_all(source, Reason.PEER_GONE, source.gone, out)
         for fetch in gets.fetches.all():
             if fetch.peer == peer and fetch.state == DRAINING:
                 gets.drained(fetch, out)

@@ -45,9 +45,9 @@ class Source:
     """What we know and owe of the sender at ``address``."""
 
     __slots__ = (
-        "address", "attached", "consumed", "cursor", "detail", "fresh", "inbox", "met", "notices",
-        "owed", "owed_bytes", "peer", "peer_name", "plane", "recent", "rejected", "reported",
-        "session", "stage", "stalled", "synced",
+        "address", "attached", "consumed", "cursor", "detail", "fresh", "gone", "inbox", "met",
+        "notices", "owed", "owed_bytes", "peer", "peer_name", "plane", "recent", "rejected",
+        "reported", "session", "stage", "stalled", "synced",
     )  # fmt: skip
 
     def __init__(self, address: str, stage: str) -> None:
@@ -59,6 +59,8 @@ class Source:
         self.attached: Instance = NO_INSTANCE
         self.met = False
         self.detail = "never connected"
+        # What became of the sender that we knew, until another one or itself answers again.
+        self.gone = ""
         self.plane = ""
         self.inbox = Inbox()
         self.cursor = 0
@@ -239,7 +241,7 @@ class Source:
         """The state as nested tuples; ``detail`` and ``plane`` are for people and left out."""
         return (
             self.address, self.stage, self.session, self.peer, self.peer_name, self.attached,
-            self.met, self.inbox.freeze(), self.cursor, self.synced, self.fresh,
+            self.met, self.gone, self.inbox.freeze(), self.cursor, self.synced, self.fresh,
             tuple(self.consumed.items()), tuple(self.notices), self.owed_bytes, self.owed,
             self.reported, tuple(self.rejected), tuple(self.recent.items()), tuple(self.stalled),
         )  # fmt: skip
@@ -251,9 +253,9 @@ class Source:
         address, stage, *rest = state
         source = cls(address, stage)
         (
-            source.session, source.peer, source.peer_name, source.attached, source.met, inbox,
-            source.cursor, source.synced, source.fresh, consumed, notices, source.owed_bytes,
-            source.owed, source.reported, rejected, recent, stalled,
+            source.session, source.peer, source.peer_name, source.attached, source.met,
+            source.gone, inbox, source.cursor, source.synced, source.fresh, consumed, notices,
+            source.owed_bytes, source.owed, source.reported, rejected, recent, stalled,
         ) = rest  # fmt: skip
         source.inbox = Inbox.thaw(inbox)
         source.consumed, source.notices = dict(consumed), list(notices)

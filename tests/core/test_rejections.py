@@ -9,6 +9,7 @@ import pytest
 
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.events import (
+    Await,
     CancelKey,
     Complete,
     Connected,
@@ -281,6 +282,71 @@ def test_a_get_of_an_instance_that_is_gone_fails_at_once() -> None:
     assert isinstance(answer, Failure)
     assert answer.reason == "peer_gone"
     assert world.get("anything") is None, "a new sender may come"
+
+
+def dead() -> Receiver:
+    """A receiver whose sender is known to be dead, with nobody in its place."""
+    world = Receiver()
+    world.handle(Disconnected(WHERE, "cut"))
+    world.machine.peers.proved_dead(ONE, world.now_s)
+    world.now_s += 1.0
+    world.handle(TimePassed())
+    world.handle(Fenced(ONE, True))
+    return world
+
+
+def test_a_get_after_a_death_waits_for_a_successor_and_no_longer() -> None:
+    world = dead()
+    assert world.get("anything") is None
+
+    world.now_s += TimeoutPolicy().successor_s
+    [answer] = world.answers(world.handle(TimePassed())).values()
+
+    assert isinstance(answer, Failure)
+    assert answer.reason == "peer_gone"
+    assert "dead" in answer.detail
+    assert world.get("anything") is None, "each get gives it that time"
+
+
+def test_a_wait_after_a_death_waits_for_a_successor_and_no_longer() -> None:
+    world = dead()
+    assert world.ask(Await(0, WHERE, STAGE, ("k", "l"), 1e9)) is None
+
+    world.now_s += TimeoutPolicy().successor_s
+    [answer] = world.answers(world.handle(TimePassed())).values()
+
+    assert isinstance(answer, Failure)
+    assert answer.reason == "peer_gone"
+
+
+def test_a_deadline_before_that_names_the_death_too() -> None:
+    world = dead()
+    early_s = world.now_s + TimeoutPolicy().successor_s / 2
+    assert world.ask(Get(0, WHERE, STAGE, "k", 0, early_s)) is None
+
+    world.now_s = early_s
+    [answer] = world.answers(world.handle(TimePassed())).values()
+
+    assert isinstance(answer, Failure)
+    assert answer.reason == "peer_gone"
+
+
+def test_a_get_after_a_death_goes_on_with_a_successor() -> None:
+    world = dead()
+    assert world.get("k") is None
+    world.meet(OTHER)
+
+    world.now_s += TimeoutPolicy().successor_s
+    assert world.answers(world.handle(TimePassed())) == {}
+    [answer] = world.announce("k", 1)
+    assert isinstance(answer, Delivery)
+
+
+def test_a_death_survives_a_freeze() -> None:
+    world = dead()
+    machine = Endpoint.thaw(world.machine.settings, world.machine.freeze(world.now_s), world.now_s)
+
+    assert machine.incoming.sources[WHERE].gone == world.source.gone != ""
 
 
 def test_a_poll_takes_nothing_of_another_instance() -> None:
