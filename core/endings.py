@@ -77,8 +77,14 @@ class Endings:
 
     def fail_all(self, source: Source, reason: Reason, detail: str, out: list[Action]) -> None:
         """End every get and every wait on this sender, at once."""
+        ours = [f for f in self._gets.fetches.all() if f.address == source.address]
+        self.end_all(ours, reason, detail, out)
+        self.fail_waiting(source, reason, detail, out)
+
+    def fail_waiting(self, source: Source, reason: Reason, detail: str, out: list[Action]) -> None:
+        """End those of them that nothing is under way for."""
         fetches, waits = self._gets.fetches, self._gets.waits
-        ours = [fetch for fetch in fetches.all() if fetch.address == source.address]
+        ours = [f for f in fetches.all() if f.address == source.address and f.state == WAITING]
         self.end_all(ours, reason, detail, out)
         failure = Failure(reason.value, detail, source.label)
         for wait in waits.at(source.address):

@@ -19,8 +19,8 @@ from stagelink.core.handshake.fetch import DRAINING, HELD, QUEUED, WAITING, Fetc
 from stagelink.core.handshake.session import GREETING, OPEN, Session
 from stagelink.core.messages import (
     INLINE,
-    Ack,
     Announce,
+    Bye,
     Done,
     Ended,
     Offer,
@@ -76,6 +76,7 @@ class Incoming:
             Offer: self.arrivals.offer,
             Done: self.arrivals.done,
             Refused: self.arrivals.refused,
+            Bye: self.senders.bye,
         }
 
     @property
@@ -226,7 +227,7 @@ class Incoming:
         for kept in self.shelf.all():
             self.deliveries.unshelve(kept, now_s, out)
         for source in self.sources.values():
-            source.send(Ack(()), self.fetches, out)
+            source.send(Bye(), self.fetches, out)
 
     def _answered_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
         """Give a call what was kept for it, or answer it if its end is known already."""
@@ -239,13 +240,21 @@ class Incoming:
         refusal = source.refusal(command.source)
         reason, detail = source.known_end(command.key)
         instance = command.instance
-        if not reason and instance and instance == source.peer and not source.open:
-            reason, detail = self._peers.trouble(source.peer), source.detail
+        if not reason and instance and instance == source.peer:
+            reason, detail = self._trouble(source)
         if refusal is None and reason:
             refusal = Failure(reason, detail, source.label)
         if refusal is not None:
             out.append(Complete(command.ticket, refusal))
         return refusal is not None
+
+    def _trouble(self, source: Source) -> tuple[str, str]:
+        """What is known against the very instance that we know of this sender."""
+        if source.gone:
+            return Reason.PEER_GONE.value, source.gone
+        if source.open:
+            return "", ""
+        return self._peers.trouble(source.peer), source.detail
 
     # --- messages and room ---------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from stagelink.core.events import Attach
 from stagelink.core.handshake.fetch import DRAINING, PULLING, QUEUED
 from stagelink.core.handshake.session import ATTACHING, DECLINED, GREETING, IDLE, OPEN
 from stagelink.core.messages import Ack, Cancel, Subscribe
-from stagelink.core.source import Source
+from stagelink.core.source import DIED, LEFT, Source
 from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stagelink.core.events import Action, Attached
     from stagelink.core.gets import Gets
     from stagelink.core.handshake.watch import Peers
-    from stagelink.core.messages import Declined, Lost, Synced, Welcome
+    from stagelink.core.messages import Bye, Declined, Lost, Synced, Welcome
     from stagelink.core.settings import Settings
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance, Link
@@ -140,6 +140,13 @@ class Senders:
         for key in dict.fromkeys(waited):
             source.ask_if_forgotten(key, gets.fetches, out)
 
+    def bye(self, source: Source, message: Bye, out: list[Action]) -> None:
+        """The sender was closed: nothing new comes, but what is under way may yet."""
+        del message
+        source.gone = LEFT
+        self._peers.farewell(source.peer)
+        self._endings.fail_waiting(source, Reason.PEER_GONE, LEFT, out)
+
     # --- time and peers ------------------------------------------------------------------
 
     def greet_due(self, address: str, now_s: float, out: list[Action]) -> None:
@@ -166,7 +173,7 @@ class Senders:
         self._gets.now_s = now_s
         source = self._gets.sources[address]
         if source.gone:
-            self._endings.fail_all(source, Reason.PEER_GONE, source.gone, out)
+            self._endings.fail_waiting(source, Reason.PEER_GONE, source.gone, out)
 
     def unreachable(self, peer: Instance, now_s: float, out: list[Action]) -> None:
         """The grace is over: tell whoever waits for *peer*."""
@@ -189,7 +196,7 @@ class Senders:
         gets.now_s = now_s
         for source in gets.sources.values():
             if source.peer == peer:
-                source.gone = "the sender is dead or closed"
+                source.gone = source.gone or DIED
                 self._endings.fail_all(source, Reason.PEER_GONE, source.gone, out)
         for fetch in gets.fetches.all():
             if fetch.peer == peer and fetch.state == DRAINING:

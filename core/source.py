@@ -37,6 +37,9 @@ NOTICES_LIMIT = 4096
 RECENT_KEYS = 1024
 """Ends of keys that are remembered, for gets that come later."""
 
+DIED = "the sender is dead or closed"
+LEFT = "the sender closed"
+
 FINAL = frozenset({Reason.EXPIRED.value, Reason.WITHDRAWN.value})
 """Ends of a key that a get waiting for it hears of at once; the others may bring a successor."""
 
