@@ -195,6 +195,8 @@ class Incoming:
         if refusal is not None or key is not None:
             out.append(Complete(command.ticket, refusal or key))
             return
+        for key in command.keys:
+            source.rejected.pop(key, None)  # who waits for it wants it again
         self.waits.begin(command)
         self.senders.expect_successor(source)
         for key in command.keys:
@@ -217,8 +219,13 @@ class Incoming:
                 named = {kept.key, stream_of(kept.key)}
                 if kept.address == command.address and command.key in named:
                     self.deliveries.unshelve(kept, now_s, out)
-        self.endings.end_all(wanted, Reason.CANCELLED, "cancelled by this side", out)
-        out.append(Complete(command.ticket, len(wanted)))
+        detail = "cancelled by this side"
+        self.endings.end_all(wanted, Reason.CANCELLED, detail, out)
+        known = self.waits.keys(source.address)
+        unwanted = [key for key in known if command.key in {key, stream_of(key)}]
+        failure = Failure(Reason.CANCELLED.value, detail, source.label)
+        ended = self.waits.cancel(source.address, unwanted, failure, out)
+        out.append(Complete(command.ticket, len(wanted) + ended))
 
     def close(self, now_s: float, out: list[Action]) -> None:
         """End every get; transfers under way are cancelled and wait for their end."""
