@@ -315,7 +315,7 @@ class Driver:
         time is only looked at before the next sleep.
         """
         while True:
-            self._combine(ticket, look=True)
+            self.pump(ticket)
             if ticket.done:
                 return
             # First, so that whoever arms an earlier time-out from now on kicks us.
