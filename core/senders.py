@@ -196,10 +196,7 @@ class Senders:
         gets.now_s = now_s
         for source in gets.sources.values():
             if source.peer == peer:
-                if not source.gone:  # else who waits has begun since, and expects a successor
-                    source.gone = DIED
-                    self._endings.fail_waiting(source, Reason.PEER_GONE, DIED, out)
-                self._endings.fail_under_way(source, Reason.PEER_GONE, source.gone, out)
+                self._end_gets(source, out)
         for fetch in gets.fetches.all():
             if fetch.peer == peer and fetch.state == DRAINING:
                 gets.drained(fetch, out)
@@ -208,6 +205,12 @@ class Senders:
                 source.cut_off()
                 if source.session.state in {GREETING, ATTACHING, OPEN}:
                     self.greet(source, now_s, out)  # it lives: our last greeting is out of date
+
+    def _end_gets(self, source: Source, out: list[Action]) -> None:
+        if not source.gone:  # else who waits has begun since, and expects a successor
+            source.gone = DIED
+            self._endings.fail_waiting(source, Reason.PEER_GONE, DIED, out)
+        self._endings.fail_under_way(source, Reason.PEER_GONE, source.gone, out)
 
     # --- transitions ---------------------------------------------------------------------
 
