@@ -75,13 +75,15 @@ class Arrivals:
         gets = self._gets
         fetch = gets.fetches.working_on(source.peer, generation)
         stream = stream_of(key)
-        if MARK not in key or not (used or safe(fetch)):
+        # Of a chunk that we had, no end is news: who asks for its key now means the next stream.
+        news = MARK not in key or not (used or safe(fetch))
+        if news:
             source.remember(stream or key, reason, detail)
         if fetch is not None and fetch.state == QUEUED:
             gets.not_that_one(fetch, reason, detail, out)
         elif fetch is not None:
             gets.fetches.set(fetch._replace(relic=True))
-        final = reason in FINAL or bool(stream)
+        final = news and (reason in FINAL or bool(stream))
         for waiting in gets.fetches.waiting_for(source.address, key):
             if waiting.want == generation or (not waiting.want and final):
                 gets.give_up(waiting, reason, detail, out)

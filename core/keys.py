@@ -37,6 +37,8 @@ def check_key(key: str) -> str:
         ConfigError: it is no string, empty, longer than 1024 characters, or holds a control
             character or a lone surrogate.
     """
+    if type(key) is str and 0 < len(key) <= KEY_LIMIT and key.isascii() and key.isprintable():
+        return key  # what follows takes longer, and would say the same
     return _check("key", key, KEY_LIMIT)
 
 
@@ -46,6 +48,9 @@ def check_stage(stage: str) -> str:
     Raises:
         ConfigError: as :func:`check_key`, with a limit of 256 characters.
     """
+    plain = type(stage) is str and stage.isascii() and stage.isprintable()
+    if plain and 0 < len(stage) <= STAGE_LIMIT:
+        return stage
     return _check("stage name", stage, STAGE_LIMIT)
 
 
@@ -90,8 +95,6 @@ def pending_with_same_request(key: str, keys: Iterable[str]) -> list[str]:
 
 
 def _check(what: str, text: str, limit: int) -> str:
-    if type(text) is str and 0 < len(text) <= limit and text.isascii() and text.isprintable():
-        return text  # what follows takes longer, and would say the same
     if type(text) is not str:
         msg = f"a {what} is a str, not {type(text).__name__}: {text!r:.80}"
         raise ConfigError(msg, remedy="convert it with str() where it is made")

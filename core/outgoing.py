@@ -13,7 +13,7 @@ from stagelink.core.errors import Reason
 from stagelink.core.events import Complete, Failure, Published, Send
 from stagelink.core.handshake.session import CLOSED
 from stagelink.core.ledger import Entry
-from stagelink.core.messages import Ack, Cancel, Lost, Pull, Query, Subscribe
+from stagelink.core.messages import Ack, Bye, Cancel, Lost, Pull, Query, Subscribe
 from stagelink.core.receivers import Receivers
 from stagelink.core.transfers import Transfers
 from stagelink.core.values import new
@@ -59,6 +59,7 @@ class Outgoing:
             Pull: self.transfers.pull,
             Cancel: self.transfers.cancel,
             Ack: edges.ack,
+            Bye: self.receivers.bye,
         }
 
     @property
@@ -162,6 +163,8 @@ class Outgoing:
                 detail = "the sender closed"
                 self._edges.leave(to, entry.generation, Reason.WITHDRAWN, detail, out)
         self.transfers.close(out)
+        for reader in self.readers.values():
+            reader.send(Bye(), out)
 
     # --- messages ------------------------------------------------------------------------
 

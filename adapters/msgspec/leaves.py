@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import addressof, c_char, c_ubyte, memmove
+from ctypes import addressof, c_char, memmove
 from math import prod
 from struct import Struct
 from typing import Annotated, Any
@@ -40,8 +40,6 @@ Writer = Callable[[Any, int, memoryview, int], None]
 Leaf = tuple[Writer, Any]
 """A writer and its source: bytes that go to a buffer of their own."""
 
-AnyBytes = c_ubyte * BIG_COPY
-
 
 def write_bytes(source: bytes | memoryview, nbytes: int, target: memoryview, offset: int) -> None:
     """Copy a run of bytes."""
@@ -49,20 +47,6 @@ def write_bytes(source: bytes | memoryview, nbytes: int, target: memoryview, off
         memmove(addressof(c_char.from_buffer(target, offset)), source, nbytes)  # leaves the lock
     else:
         target[offset : offset + nbytes] = source
-
-
-def write_memory(address: int, nbytes: int, target: memoryview, offset: int) -> None:
-    """Copy what lies at *address*.
-
-    A memoryview copies little in half the time of memmove, under the interpreter lock. Much is
-    copied without it, by one thread: the threads of torch.copy_ wait for one another on cores that
-    compute, which took 1 MiB from 40 µs to 10 ms.
-    """
-    if nbytes >= BIG_COPY:
-        memmove(addressof(c_char.from_buffer(target, offset)), address, nbytes)
-        return
-    source = memoryview(AnyBytes.from_address(address)).cast("B")
-    target[offset : offset + nbytes] = source[:nbytes]
 
 
 def count_items(shape: tuple[int, ...], item_bytes: int, nbytes: int) -> int:

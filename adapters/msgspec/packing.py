@@ -25,6 +25,8 @@ from stagelink.core.errors import PayloadError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagelink.adapters.msgspec.staged import Whole
+
     Packer = Callable[["Walk", Any, "Path", int], Any]
 
 FAR_BYTES = 256
@@ -180,6 +182,9 @@ PACKERS: dict[type, Packer] = {
     bytes: _pack_bytes, bytearray: _pack_bytearray,
     memoryview: _pack_memoryview, set: _pack_set, frozenset: _pack_set, complex: _pack_complex,
 }  # fmt: skip
+WHOLE: dict[type, Callable[[Any], Whole | None]] = {}
+"""Shorter ways for a value that is one leaf and nothing else, by its type; they make the very same
+bytes, or None where they cannot."""
 FOREIGN: tuple[tuple[str, str, Callable[[], Packer]], ...] = (
     ("torch", "Tensor", lambda: tensors().pack),
     ("numpy", "ndarray", lambda: arrays().pack),

@@ -7,10 +7,8 @@ import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from msgspec.msgpack import Ext
-
 from stagelink.adapters.msgspec import leaves as lv
-from stagelink.core import payload
+from stagelink.adapters.msgspec.staged import framed
 from stagelink.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,19 +18,13 @@ if TYPE_CHECKING:
 class Prepared:
     """Room for one tensor or array: ``size`` bytes, of which :meth:`open` writes the header."""
 
-    __slots__ = ("_head", "_layout", "_make", "size")
+    __slots__ = ("_head", "_make", "size")
 
     def __init__(
         self, code: int, dtype: object, shape: tuple[int, ...], nbytes: int, traceparent: str
     ) -> None:
-        tree = Ext(code, lv.encode((0, dtype, shape)))
-        if traceparent:
-            tree = Ext(lv.TRACED, lv.encode((traceparent, tree)))
-        header = lv.encode(tree)
-        self._layout = payload.plan(len(header), [(nbytes, lv.VIEW_ALIGNMENT)])
-        self._head = payload.pack_prefix(self._layout) + header
+        self._head, self.size = framed(code, dtype, shape, nbytes, traceparent)
         self._make: Callable[[Any, int], Any] = _maker(code, dtype, shape, nbytes)
-        self.size = self._layout.size
 
     def open(self, target: Any) -> Any:  # noqa: ANN401 - any buffer; a tensor or an array
         """Make the first ``size`` bytes of *target* the payload; return its tensor, to be filled.
@@ -46,8 +38,8 @@ class Prepared:
         if view.readonly or len(view) < self.size:
             msg = f"the target has {len(view)} bytes (read-only: {view.readonly})"
             raise ConfigError(msg, remedy=f"give {self.size} writable ones")
-        offset = self._layout.offsets[0]
-        view[:offset] = self._head.ljust(offset, b"\0")
+        offset = len(self._head)
+        view[:offset] = self._head
         return self._make(target, offset)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from msgspec.msgpack import Ext
+
+from stagelink.adapters.msgspec import leaves as lv
 from stagelink.core import payload
 from stagelink.core.errors import PayloadError
 
 if TYPE_CHECKING:
-    from stagelink.adapters.msgspec.leaves import Leaf
+    from stagelink.adapters.msgspec.leaves import Leaf, Writer
 
 
 class Staged:
@@ -29,8 +32,7 @@ class Staged:
             PayloadError: *target* is of another size.
         """
         if len(target) != self.size:
-            msg = f"the payload has {self.size} bytes, the target {len(target)}"
-            raise PayloadError(msg)
+            raise _misfit(self.size, target)
         end = len(self._head)
         target[:end] = self._head
         layout = self._layout
@@ -41,3 +43,49 @@ class Staged:
             if nbytes:
                 write(source, nbytes, target, offset)
             end = offset + nbytes
+
+
+class Whole:
+    """A value that is one leaf, measured: *nbytes* behind *head*, in *size* bytes of payload."""
+
+    __slots__ = ("_head", "_nbytes", "_source", "_write", "size")
+
+    def __init__(self, write: Writer, source: Any, nbytes: int, head: bytes, size: int) -> None:  # noqa: ANN401
+        self._write = write
+        self._source = source
+        self._nbytes = nbytes
+        self._head = head
+        self.size = size
+
+    def write(self, target: memoryview) -> None:
+        """Write all ``size`` bytes into *target*; the leaf is copied once.
+
+        Raises:
+            PayloadError: *target* is of another size.
+        """
+        if len(target) != self.size:
+            raise _misfit(self.size, target)
+        start = len(self._head)
+        target[:start] = self._head
+        if self._nbytes:
+            self._write(self._source, self._nbytes, target, start)
+
+
+def framed(
+    code: int, dtype: object, shape: tuple[int, ...], nbytes: int, traceparent: str = ""
+) -> tuple[bytes, int]:
+    """What comes before the *nbytes* of a payload's only leaf, and the size of the payload.
+
+    With a *traceparent* it is the payload of a traced value.
+    """
+    tree = Ext(code, lv.encode((0, dtype, shape)))
+    if traceparent:
+        tree = Ext(lv.TRACED, lv.encode((traceparent, tree)))
+    header = lv.encode(tree)
+    layout = payload.plan(len(header), [(nbytes, lv.VIEW_ALIGNMENT)])
+    head = payload.pack_prefix(layout) + header
+    return head.ljust(layout.offsets[0], b"\0"), layout.size
+
+
+def _misfit(size: int, target: memoryview) -> PayloadError:
+    return PayloadError(f"the payload has {size} bytes, the target {len(target)}")

@@ -31,7 +31,7 @@ KINDS: dict[type[tuple[object, ...]], int] = {
     m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3, m.Inspect: 4, m.Figures: 5,
     m.Subscribe: 16, m.Query: 17, m.Pull: 18, m.Cancel: 19, m.Ack: 20,
     m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Ended: 35, m.Offer: 36, m.Done: 37,
-    m.Refused: 38,
+    m.Refused: 38, m.Bye: 48,
 }  # fmt: skip
 
 
@@ -237,6 +237,12 @@ def _welcome(data: Fields, _: bytes) -> Packet:
     return _from_sender(x, m.Welcome(x.instance, Identity(*x.identity), host, plane, x.fresh))
 
 
+def _bye(data: Fields, _: bytes) -> Packet:
+    x = BYE_FIELDS.decode(data)
+    report = None if x.report is None else new(Report, x.report)
+    return new(Packet, (x.session, x.sequence, report, m.Bye()))
+
+
 def _synced(data: Fields, _: bytes) -> Packet:
     x = SYNCED_FIELDS.decode(data)
     return _from_sender(x, m.Synced(x.number))
@@ -304,6 +310,7 @@ QUERY_FIELDS = Decoder(f.QueryFields)
 PULL_FIELDS = Decoder(f.PullFields)
 CANCEL_FIELDS = Decoder(f.CancelFields)
 ACK_FIELDS = Decoder(f.AckFields)
+BYE_FIELDS = Decoder(f.ByeFields)
 WELCOME_FIELDS = Decoder(f.WelcomeFields)
 SYNCED_FIELDS = Decoder(f.SyncedFields)
 ANNOUNCE_FIELDS = Decoder(f.AnnounceFields)
@@ -322,7 +329,7 @@ UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message | 
     m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
     m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Welcome: _welcome,
     m.Synced: _synced, m.Announce: _announce, m.Ended: _ended, m.Offer: _offer, m.Done: _done,
-    m.Refused: _refused, m.Inspect: _inspect, m.Figures: _figures,
+    m.Refused: _refused, m.Bye: _bye, m.Inspect: _inspect, m.Figures: _figures,
 }  # fmt: skip
 # The whole header is the look-up key: one hash checks magic, version, kind and flags.
 SHAPES = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.msgspec.placing import check_place
-from stagelink.core.keys import check_key, check_stage
 from stagelink.payload import Draft
 from stagelink.tickets import PutTicket, StagedPut, answered, published
 
@@ -60,14 +59,13 @@ class Asynchronous:
             PayloadError, ConfigError, ClosedError, ForkedError: at once, as for
                 :meth:`Connector.put`; every other error comes by the ticket.
         """
-        with self._calls.accounted(check_key(key), self.config.stage, check_stage(to)) as call:
-            self._calls.check_usable(sends=True)
-            command = self._puts.command(key, to, ttl, readers, replace)
-            until_s = self._puts.until(timeout, deadline)
+        with self._puts.begin(key, to) as call:
+            self._puts.admit(
+                call, timeout=timeout, deadline=deadline, ttl=ttl, readers=readers, replace=replace
+            )
             if isinstance(value, Draft):
-                return published(self._calls, self._puts.put_draft(value, command, call), key)
-            staged = self._puts.stage(value)
-            put = StagedPut(self._calls, self._puts, staged, command, until_s=until_s, call=call)
+                return published(self._calls, self._puts.put_draft(value, call), key)
+            put = StagedPut(self._calls, self._puts, self._puts.stage(value), call)
             put.enqueue(wait=True)
             return put.ticket
 
@@ -85,17 +83,16 @@ class Asynchronous:
         Raises:
             StagelinkError: the same as :meth:`Connector.put`.
         """
-        with self._calls.accounted(check_key(key), self.config.stage, check_stage(to)) as call:
-            self._calls.check_usable(sends=True)
-            command = self._puts.command(key, to, ttl, readers, replace)
-            until_s = self._puts.until(timeout, deadline)
+        with self._puts.begin(key, to) as call:
+            self._puts.admit(
+                call, timeout=timeout, deadline=deadline, ttl=ttl, readers=readers, replace=replace
+            )
             if isinstance(value, Draft):
-                return self._puts.put_draft(value, command, call)
+                return self._puts.put_draft(value, call)
             staged = self._puts.stage(value)
             if self._puts.goes_inline(staged.size):
-                return self._puts.store(staged, command, until_s, call)
-        put = StagedPut(self._calls, self._puts, staged, command, until_s=until_s, call=call)
-        return await put.carried_out()
+                return self._puts.store(staged, call)
+        return await StagedPut(self._calls, self._puts, staged, call).carried_out()
 
     async def aget(
         self, key: str, *, source: str | None = None, timeout: float | None = None,
@@ -137,7 +134,7 @@ class Asynchronous:
 
     async def _answered(self, command: Get | Await) -> Result:
         driver = self._calls.driver
-        return await answered(driver, command, driver.tickets.new())
+        return await answered(driver, command, driver.tickets.new(command.ticket))
 
     async def __aenter__(self) -> Self:
         """Use the connector; leaving closes it."""

@@ -17,6 +17,8 @@ from stagelink.core.timeouts import deadline
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from stagelink.adapters.threads import Driver
     from stagelink.config import Config
     from stagelink.core.events import Event, Result
@@ -55,8 +57,10 @@ class Calls:
             ClosedError: it is closed.
             ConfigError: its role does not do that.
         """
-        self.check_process()
-        if self.driver.closed:
+        driver = self.driver
+        if driver.forked:
+            self.check_process()
+        if driver.closed:
             msg = f"the connector of stage {self.stage!r} is closed"
             raise ClosedError(msg, remedy="open a new one")
         if sends and not self._sends:
@@ -96,7 +100,7 @@ class Calls:
         """
         now_s = self.driver.clock()
         if deadline_s is None:
-            return now_s + self.seconds(timeout, default)
+            return now_s + default if timeout is None else deadline(now_s, timeout)
         if timeout is not None:
             msg = f"timeout {timeout!r} and deadline {deadline_s!r} are both given"
             raise ConfigError(msg, remedy="pass one of them")
@@ -116,14 +120,18 @@ class Calls:
 
 
 class Accounted:
-    """Counts a call that fails by its cause, and gives its error key, edge and seconds."""
+    """Counts a call that fails by its cause, and gives its error key, edge and seconds.
 
-    __slots__ = ("_driver", "_from", "_key", "_start_s", "_to")
+    Attributes:
+        start_s: when it began, by the driver's clock.
+    """
+
+    __slots__ = ("_driver", "_from", "_key", "_to", "start_s")
 
     def __init__(self, driver: Driver, key: str, from_stage: str, to_stage: str) -> None:
         self._driver = driver
         self._key, self._from, self._to = key, from_stage, to_stage
-        self._start_s = driver.clock()
+        self.start_s = driver.clock()
 
     @property
     def context(self) -> Context:
@@ -133,19 +141,14 @@ class Accounted:
     @property
     def elapsed_s(self) -> float:
         """Seconds since the call began."""
-        return self._driver.clock() - self._start_s
-
-    def put(self, size: int) -> None:
-        """It has published *size* bytes."""
-        driver = self._driver
-        driver.counters.puts.add(self._to, size, driver.clock() - self._start_s)
+        return self._driver.clock() - self.start_s
 
     def got(self, size: int) -> None:
         """It has been given *size* bytes."""
         driver = self._driver
-        driver.counters.gets.add(self._from, size, driver.clock() - self._start_s)
+        driver.counters.gets.add(self._from, size, driver.clock() - self.start_s)
 
-    def __enter__(self) -> Accounted:  # noqa: PYI034 - typing has no Self in 3.10
+    def __enter__(self) -> Self:
         """Begin the call."""
         return self
 
@@ -162,7 +165,7 @@ class Accounted:
     def failed(self, error: StagelinkError) -> None:
         """Count and complete *error*, which ends the call without having been raised in it."""
         known = {name: value for name, value in error.context._asdict().items() if value}
-        elapsed_s = self._driver.clock() - self._start_s
+        elapsed_s = self._driver.clock() - self.start_s
         merged = {**self.context._asdict(), **known, "elapsed_s": elapsed_s}
         error.context = Context(**merged)
         cause = error.cause

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from stagelink.adapters.msgspec.placing import check_place
 from stagelink.asynchronous import Asynchronous
-from stagelink.calls import Calls
-from stagelink.core.errors import ConfigError
+from stagelink.calls import Accounted, Calls
+from stagelink.core.errors import ConfigError, StagelinkError
 from stagelink.core.events import Withdraw
 from stagelink.core.keys import check_key, check_stage
 from stagelink.gets import Gets
@@ -102,10 +102,16 @@ class Connector(Asynchronous):
             ConfigError: an argument is wrong, or this connector only receives.
             ClosedError, ForkedError: the connector is not usable (here).
         """
-        with self._calls.accounted(check_key(key), self.stage, check_stage(to)) as call:
-            self._calls.check_usable(sends=True)
-            command = self._puts.command(key, to, ttl, readers, replace)
-            return self._puts.put(value, command, self._puts.until(timeout, deadline), call)
+        puts = self._puts
+        call = puts.begin(key, to)
+        try:
+            puts.admit(
+                call, timeout=timeout, deadline=deadline, ttl=ttl, readers=readers, replace=replace
+            )
+            return puts.put(value, call)
+        except StagelinkError as error:
+            call.failed(error)
+            raise
 
     def alloc(self, shape: Sequence[int], dtype: object, *, timeout: float | None = None) -> Draft:
         """A block of the pool laid out as one tensor, to fill in place and put without a copy.
@@ -151,10 +157,9 @@ class Connector(Asynchronous):
             ConfigError: an argument is wrong, or this connector only receives.
             ClosedError, ForkedError: the connector is not usable (here).
         """
-        with self._calls.accounted(check_key(key), self.stage, check_stage(to)) as call:
-            self._calls.check_usable(sends=True)
-            command = self._puts.command(key, to, ttl, "default", True)
-            return self._puts.publish(command._replace(error=str(error) or "failed"), call)
+        with self._puts.begin(key, to) as call:
+            self._puts.admit(call, ttl=ttl, replace=True)
+            return self._puts.publish(call, error=str(error) or "failed")
 
     def drain(self, timeout: float) -> bool:
         """Wait until every published payload has been taken or has expired; False if not so.
@@ -206,10 +211,17 @@ class Connector(Asynchronous):
             ClosedError, ForkedError: the connector is not usable (here).
         """
         self._calls.check_usable(receives=True)
-        check_place(into, device)
+        apart = into is not None or device is not None
+        if apart:
+            check_place(into, device)
         command = self._gets.wanted(key, source, timeout, deadline, metadata)
-        with self._calls.accounted(key, command.source, self.stage) as call:
-            return self._gets.get(command, call).placed(into, device)
+        call = Accounted(self._driver, key, command.source, self._calls.stage)
+        try:
+            payload = self._gets.get(command, call)
+            return payload.placed(into, device) if apart else payload
+        except StagelinkError as error:
+            call.failed(error)
+            raise
 
     def get_many(
         self, keys: Iterable[str], *, source: str | None = None, timeout: float | None = None,
@@ -249,7 +261,8 @@ class Connector(Asynchronous):
             deadline: instead of *timeout*, as for :meth:`get`.
 
         Raises:
-            StagelinkError: the same as :meth:`get`, except GoneError; ConfigError for no keys too.
+            StagelinkError: the same as :meth:`get`, ConfigError for no keys too; but GoneError
+                only when each of *keys* is cancelled or rejected meanwhile.
         """
         self._calls.check_usable(receives=True)
         command = self._gets.first_wanted(keys, source, timeout, deadline)
@@ -280,6 +293,8 @@ class Connector(Asynchronous):
 
     def cancel(self, key: str, *, source: str | None = None) -> int:
         """End every get of *key* on this connector; they raise GoneError. Returns how many.
+
+        A :meth:`wait` goes on with its other keys; one without any ends, and is counted, likewise.
 
         Args:
             key: as given to put.

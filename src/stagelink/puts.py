@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagelink.arguments import check_readers
+from stagelink.calls import Accounted
 from stagelink.core.envelope import mark_shared
 from stagelink.core.errors import ConfigError, TransportError
 from stagelink.core.events import Abandon, Failure, Publish, Published, Reserve
-from stagelink.core.keys import wire_key
+from stagelink.core.keys import check_key, check_stage, wire_key
 from stagelink.core.pool import Block, Refusal
 from stagelink.failures import capacity_error, error_of
 from stagelink.payload import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from stagelink.adapters.msgspec.prepare import Prepared
     from stagelink.adapters.wrap import Wrapping
-    from stagelink.calls import Accounted, Calls
+    from stagelink.calls import Calls
     from stagelink.config import Config
     from stagelink.ports import Serializer
     from stagelink.ports.codec import Staged
@@ -56,13 +56,22 @@ class Receipt:
 
 
 class Edge:
-    """From our stage to another: what receipts of its puts have in common."""
+    """From our stage to another: what its puts, and their receipts, have in common.
 
-    __slots__ = ("_address", "_common", "stage", "to")
+    Attributes:
+        stage: our name.
+        to: the other one's.
+        compressor: what makes payloads smaller for those who can undo it; empty: nothing does.
+    """
 
-    def __init__(self, stage: str, to: str, address: str, instance: bytes) -> None:
+    __slots__ = ("_common", "compressor", "stage", "to")
+
+    def __init__(
+        self, stage: str, to: str, compressor: str, address: str, instance: bytes
+    ) -> None:
         self.stage = stage
         self.to = to
+        self.compressor = compressor
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         tcp = port.isdigit()
         where = {"source_host": host.strip("[]"), "source_port": int(port)} if tcp else {}
@@ -74,6 +83,32 @@ class Edge:
         return {**self._common, "key": named, "size": size, "generation": generation}
 
 
+class Terms(NamedTuple):
+    """For whom a payload is, how long it lives, and whether it replaces one: as Publish ends."""
+
+    readers: int | tuple[str, ...] | None
+    ttl_s: float
+    replace: bool
+
+
+class PutCall(Accounted):
+    """A put under way: where to, under what name, on which terms, and until when it waits.
+
+    Attributes:
+        edge: where to.
+        name: what it is published under; errors show the key.
+        terms: on which terms.
+        until_s: when its wait for room ends.
+    """
+
+    __slots__ = ("edge", "name", "terms", "until_s")
+
+    edge: Edge
+    name: str
+    terms: Terms
+    until_s: float
+
+
 class Puts:
     """The sending half of a connector's face."""
 
@@ -82,62 +117,114 @@ class Puts:
     ) -> None:
         self._calls = calls
         self._driver = calls.driver
-        self._serializer = serializer
+        self._outgoing = self._driver.parts.endpoint.outgoing
         self._wrapping = wrapping
         self._eager_limit = config.eager_limit
         self._inline_limit = config.inline_bytes
-        self._readers = config.readers
-        self._replace = config.on_duplicate == "replace"
+        policy = calls.policy
+        self._put_s = policy.put_s
+        self._usual = Terms(config.readers, policy.ttl_s, config.on_duplicate == "replace")
         self._edges: dict[str, Edge] = {}
+        self.stage: Callable[[Any], Staged] = serializer.stage
+        """Measures a value: no copy yet, but errors of type."""
 
-    def put(self, value: Any, command: Publish, until_s: float, call: Accounted) -> Receipt:  # noqa: ANN401
+    def begin(self, key: str, to: str) -> PutCall:
+        """A put of *key* on the usual terms; from now on what fails can be counted.
+
+        Raises:
+            ConfigError: *key* or *to* is none.
+        """
+        check_key(key)
+        edge = self._edges.get(to) if type(to) is str else None
+        if edge is None:
+            edge = self.edge(check_stage(to))
+        call = PutCall(self._driver, key, edge.stage, to)
+        call.edge, call.name = edge, key
+        call.terms, call.until_s = self._usual, call.start_s + self._put_s
+        return call
+
+    def admit(
+        self, call: PutCall, *, timeout: float | None = None, deadline: float | None = None,
+        ttl: float | None = None, readers: object = "default", replace: bool | None = None,
+    ) -> None:  # fmt: skip
+        """Take what else *call* is asked for, every argument checked.
+
+        Raises:
+            ConfigError: an argument is wrong, or this connector only receives.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
+        self._calls.check_usable(sends=True)
+        if ttl is not None or replace is not None or readers != "default":
+            call.terms = self.terms(ttl, readers, replace)
+        if timeout is not None or deadline is not None:
+            call.until_s = self.until(timeout, deadline)
+
+    def terms(self, ttl: float | None, readers: object, replace: bool | None) -> Terms:
+        """The terms of a put, every argument checked."""
+        usual = self._usual
+        who = usual.readers if readers == "default" else check_readers(readers)
+        wanted = usual.replace if replace is None else replace
+        if not isinstance(wanted, bool):
+            msg = f"replace is {replace!r}, not True, False or None"
+            raise ConfigError(msg, remedy="leave it out, for what on_duplicate says")
+        return Terms(who, self._calls.seconds(ttl, usual.ttl_s), wanted)
+
+    def until(self, timeout: float | None, deadline: float | None) -> float:
+        """When the wait for room ends."""
+        return self._calls.until(timeout, deadline, self._put_s)
+
+    def put(self, value: Any, call: PutCall) -> Receipt:  # noqa: ANN401
         """Publish a draft as it is, and anything else as a copy."""
         if isinstance(value, Draft):
-            return self.put_draft(value, command, call)
-        return self.store(self.stage(value), command, until_s, call)
+            return self.put_draft(value, call)
+        return self.store(self.stage(value), call)
 
-    def put_draft(self, draft: Draft, command: Publish, call: Accounted) -> Receipt:
+    def put_draft(self, draft: Draft, call: PutCall) -> Receipt:
         """Publish what lies in the pool already."""
         size, block = draft.size, draft.take(self._driver)
-        with self.given_back(block):
+        try:
             memory = self.memory(block)[:size]
-            if command.readers != 1:
+            if call.terms.readers != 1:
                 mark_shared(memory)
             self._wrapping.seal(memory)
-        return self.publish(command._replace(size=size, block=block), call)
-
-    def stage(self, value: Any) -> Staged:  # noqa: ANN401
-        """Measure *value*: no copy yet, but errors of type."""
-        return self._serializer.stage(value)
+        except BaseException:
+            self._driver.submit(Abandon(block))
+            raise
+        return self.publish(call, size, block)
 
     def goes_inline(self, size: int) -> bool:
         """Whether so many bytes travel in the announcement, which needs no room in the pool."""
-        return size <= self._eager_limit and self._inline_room(size)
+        return (
+            size <= self._eager_limit
+            and self._outgoing.inline_bytes + size <= self._inline_limit
+        )  # fmt: skip
 
     def store(
-        self, staged: Staged, command: Publish, until_s: float, call: Accounted,
-        ready: Callable[[], None] | None = None,
-    ) -> Receipt:  # fmt: skip
+        self, staged: Staged, call: PutCall, ready: Callable[[], None] | None = None
+    ) -> Receipt:
         """Copy small values into the announcement, large ones into a block of the pool.
 
         *ready* is called once they have been read, and may raise: then they are not published.
         """
-        compressor = self._compressor(command.to)
-        staged = self._wrapping.wrap(staged, compressor, command.readers != 1)
+        if call.edge.compressor or call.terms.readers != 1 or self._wrapping.tail:
+            staged = self._wrapped(staged, call)
         size = staged.size
         if self.goes_inline(size):
             body = bytearray(size)
             staged.write(memoryview(body))
             if ready is not None:
                 ready()
-            return self.publish(command._replace(size=size, body=bytes(body)), call)
-        self._check_free(command, call)
-        block = self.reserve(size, until_s, call)
-        with self.given_back(block):
+            return self.publish(call, size, body=bytes(body))
+        self._check_free(call)
+        block = self.reserve(size, call.until_s, call)
+        try:
             staged.write(self.memory(block)[:size])
             if ready is not None:
                 ready()
-        return self.publish(command._replace(size=size, block=block), call)
+        except BaseException:
+            self._driver.submit(Abandon(block))
+            raise
+        return self.publish(call, size, block)
 
     def alloc(
         self, shape: Sequence[int], dtype: object, timeout: float | None, call: Accounted
@@ -146,9 +233,12 @@ class Puts:
         layout = self.prepared(shape, dtype)
         size = layout.size + self._wrapping.tail
         block = self.reserve(size, self.until(timeout, None), call)
-        with self.given_back(block):
+        try:
             buffer = self.memory(block)[: layout.size]
             return Draft(self._driver, block, size, buffer, layout.open(buffer))
+        except BaseException:
+            self._driver.submit(Abandon(block))
+            raise
 
     def prepared(self, shape: Sequence[int], dtype: object) -> Prepared:
         """The layout of a payload of one tensor."""
@@ -156,30 +246,20 @@ class Puts:
 
         return prepare(shape, dtype)
 
-    def until(self, timeout: float | None, deadline: float | None) -> float:
-        """When the wait for room ends."""
-        return self._calls.until(timeout, deadline, self._calls.policy.put_s)
-
-    def command(
-        self, key: str, to: str, ttl: float | None, readers: object, replace: bool | None
-    ) -> Publish:
-        """A publish of *key* without its bytes, every argument checked."""
-        who = self._readers if readers == "default" else check_readers(readers)
-        wanted = self._replace if replace is None else replace
-        if not isinstance(wanted, bool):
-            msg = f"replace is {replace!r}, not True, False or None"
-            raise ConfigError(msg, remedy="leave it out, for what on_duplicate says")
-        life_s = self._calls.seconds(ttl, self._calls.policy.ttl_s)
-        return Publish(0, to, key, 0, None, b"", "", who, life_s, wanted)
-
-    def publish(self, command: Publish, call: Accounted) -> Receipt:
-        """Make it known."""
-        result = self._calls.tell(command)
+    def publish(
+        self, call: PutCall, size: int = 0, block: Block | None = None, body: bytes = b"",
+        error: str = "",
+    ) -> Receipt:  # fmt: skip
+        """Make known *size* bytes in *block* or *body*, or the *error* that there are none for."""
+        driver, edge = self._driver, call.edge
+        to = edge.to
+        command = Publish(0, to, call.name, size, block, body, error, *call.terms)
+        result = driver.submit(command)
         if isinstance(result, Failure):
             raise error_of(result, call.context)
         assert isinstance(result, Published)
-        call.put(command.size)
-        return Receipt(command.size, result.generation, command.key, self._edge(command.to))
+        driver.counters.puts.add(to, size, driver.clock() - call.start_s)
+        return Receipt(size, result.generation, call.name, edge)
 
     def reserve(self, size: int, until_s: float, call: Accounted) -> Block:
         """A block of the pool of at least *size* bytes."""
@@ -199,38 +279,29 @@ class Puts:
             self._calls.check_usable()  # closed meanwhile by another thread
             raise
 
-    @contextmanager
-    def given_back(self, block: Block) -> Iterator[None]:
-        """Give *block* back unless the body succeeds."""
-        try:
-            yield
-        except BaseException:
-            self._driver.submit(Abandon(block))
-            raise
-
-    def _check_free(self, command: Publish, call: Accounted) -> None:
-        """Refuse a live key before anybody waits for room, or hears that there is none."""
-        failure = self._driver.look(lambda endpoint: endpoint.outgoing.refuses(command))
-        if failure is not None:
-            raise error_of(failure, call.context)
-
-    def _compressor(self, to: str) -> str:
-        """The compressor of the edge, if its readers have said that they can undo it."""
-        compression = self._wrapping.compression
-        name = compression.edges.get(to, "")
-        if name and not self._driver.look(lambda e: e.outgoing.undone_by_all(to, name)):
-            compression.count(not_agreed=1)
-            return ""
-        return name
-
-    def _inline_room(self, size: int) -> bool:
-        """Whether so many inline bytes more may be published; else the pool takes them."""
-        return self._driver.parts.endpoint.outgoing.inline_bytes + size <= self._inline_limit
-
-    def _edge(self, to: str) -> Edge:
+    def edge(self, to: str) -> Edge:
+        """Our edge to stage *to*, a checked name."""
         edge = self._edges.get(to)
         if edge is None:
             parts = self._driver.parts
             instance = parts.endpoint.settings.instance
-            edge = self._edges[to] = Edge(self._calls.stage, to, parts.channel.address, instance)
+            compressor = self._wrapping.compression.edges.get(to, "")
+            edge = Edge(self._calls.stage, to, compressor, parts.channel.address, instance)
+            self._edges[to] = edge
         return edge
+
+    def _check_free(self, call: PutCall) -> None:
+        """Refuse a live key before anybody waits for room, or hears that there is none."""
+        command = Publish(0, call.edge.to, call.name, 0, None, b"", "", *call.terms)
+        failure = self._driver.look(lambda endpoint: endpoint.outgoing.refuses(command))
+        if failure is not None:
+            raise error_of(failure, call.context)
+
+    def _wrapped(self, staged: Staged, call: PutCall) -> Staged:
+        """*staged* with all that is put around it; compressed if its readers can undo that."""
+        compression, edge = self._wrapping.compression, call.edge
+        name = edge.compressor
+        if name and not self._driver.look(lambda e: e.outgoing.undone_by_all(edge.to, name)):
+            compression.count(not_agreed=1)
+            name = ""
+        return self._wrapping.wrap(staged, name, call.terms.readers != 1)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from stagelink.adapters.threads import Driver
     from stagelink.adapters.threads.tickets import Ticket
-    from stagelink.calls import Accounted, Calls
-    from stagelink.core.events import Await, Get, Publish, Result
+    from stagelink.calls import Calls
+    from stagelink.core.events import Await, Get, Result
     from stagelink.ports.codec import Staged
     from stagelink.ports.log import EventLog
-    from stagelink.puts import Puts, Receipt
+    from stagelink.puts import PutCall, Puts, Receipt
 
 QUEUED, COPYING, PUBLISHED, FAILED = "queued", "copying", "published", "failed"
 
@@ -158,16 +158,14 @@ class StagedPut:
         ticket: for whoever waits.
     """
 
-    def __init__(
-        self, calls: Calls, puts: Puts, staged: Staged, command: Publish, *, until_s: float,
-        call: Accounted,
-    ) -> None:  # fmt: skip
+    def __init__(self, calls: Calls, puts: Puts, staged: Staged, call: PutCall) -> None:
         self.staged = staged
         self.size = staged.size
         self._progress = Progress(calls.driver.log)
-        self.ticket = PutTicket(calls, self._progress, command.key, self.size)
+        self.ticket = PutTicket(calls, self._progress, call.name, self.size)
         self._driver = calls.driver
-        self._puts, self._command, self._until_s, self._call = puts, command, until_s, call
+        self._puts = puts
+        self._call = call
 
     def enqueue(self, *, wait: bool) -> None:
         """Give it to the worker, waiting for a turn in the queue or (not *wait*) taking one.
@@ -176,7 +174,7 @@ class StagedPut:
             CapacityError: the queue stayed full for too long.
         """
         worker = self._driver.worker
-        wait_s = max(0.0, self._until_s - self._driver.clock())
+        wait_s = max(0.0, self._call.until_s - self._driver.clock())
         if not worker.give(self, wait_s, bounded=wait):
             msg = f"{len(worker)} puts wait for their turn already"
             raise CapacityError(msg, remedy="let them be done first, or wait longer (timeout=)")
@@ -210,9 +208,7 @@ class StagedPut:
         """Copy and publish."""
         try:
             with self._call as call:
-                receipt = self._puts.store(
-                    self, self._command, self._until_s, call, self._progress.commit
-                )
+                receipt = self._puts.store(self, call, self._progress.commit)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the ticket must be done
             self._progress.end(None, error)
         else:

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from stagelink.adapters.msgspec.prepare import Prepared
-    from stagelink.calls import Accounted
-    from stagelink.core.events import Publish, Result
+    from stagelink.adapters.wrap import Wrapping
+    from stagelink.calls import Accounted, Calls
+    from stagelink.config import Config
+    from stagelink.core.events import Result
     from stagelink.payload import Payload
-    from stagelink.ports.codec import Staged
-    from stagelink.puts import Receipt
+    from stagelink.ports import Serializer
+    from stagelink.puts import PutCall, Receipt
 
 PUT, GET = "stagelink.put", "stagelink.get"
 PRODUCER, CONSUMER = trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER
@@ -42,20 +44,23 @@ _context = TraceContextTextMapPropagator()
 class TracedPuts(Puts):
     """Puts within a span; what they put says which."""
 
-    def put(self, value: Any, command: Publish, until_s: float, call: Accounted) -> Receipt:  # noqa: ANN401
+    def __init__(
+        self, config: Config, calls: Calls, serializer: Serializer, wrapping: Wrapping
+    ) -> None:
+        super().__init__(config, calls, serializer, wrapping)
+        # With the current span's context: a put's, or the one of a put_async.
+        self.stage = lambda value: serializer.stage(marked(value))
+
+    def put(self, value: Any, call: PutCall) -> Receipt:  # noqa: ANN401
         """Put *value* within a span of its own."""
-        with put_span(command.key, call, "+".join(self._driver.parts.planes)) as span:
-            receipt = super().put(value, command, until_s, call)
+        with put_span(call.name, call, "+".join(self._driver.parts.planes)) as span:
+            receipt = super().put(value, call)
             span.set_attribute("stagelink.size", receipt.size)
             return receipt
 
-    def put_draft(self, draft: Draft, command: Publish, call: Accounted) -> Receipt:
+    def put_draft(self, draft: Draft, call: PutCall) -> Receipt:
         """Publish it with the current span's context."""
-        return super().put_draft(marked(draft), command, call)
-
-    def stage(self, value: Any) -> Staged:  # noqa: ANN401
-        """Measure *value* with the current span's context: a put's, or the one of a put_async."""
-        return super().stage(marked(value))
+        return super().put_draft(marked(draft), call)
 
     def prepared(self, shape: Sequence[int], dtype: object) -> Prepared:
         """The layout of a payload of one tensor, with room for a span context."""
@@ -67,12 +72,14 @@ class TracedPuts(Puts):
 class TracedGets(Gets):
     """Gets as spans, in the trace of the put unless there is one here already."""
 
-    def payload(self, key: str, result: Result, call: Accounted) -> Payload:
+    def payload(
+        self, key: str, result: Result, call: Accounted, emptied: list[int] | None = None
+    ) -> Payload:
         """What every get, poll and stream goes through with its answer: a span as long as it."""
         start_ns = time_ns() - int(call.elapsed_s * 1e9)
         attributes = _attributes(key, call, "+".join(self._driver.parts.planes))
         try:
-            payload = super().payload(key, result, call)
+            payload = super().payload(key, result, call, emptied)
         except StagelinkError as error:
             span = get_span(attributes, start_ns, "")
             fail(span, error)

@@ -19,15 +19,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelink.adapters.msgspec.leaves import encode
+from stagelink.adapters.msgspec.packing import Walk
 from stagelink.adapters.msgspec.prepare import prepare
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
+from stagelink.adapters.msgspec.staged import Staged
 from stagelink.core.errors import ConfigError, PayloadError
 
 pytest.importorskip("torch", reason="these values are tensors, and torch is an extra")
 
 import torch
 
-from stagelink.adapters.msgspec.tensors import BITS, DTYPES
+from stagelink.adapters.msgspec.tensors import BITS, DTYPES, whole
 
 SERIALIZER = PayloadSerializer()
 
@@ -83,6 +86,69 @@ def test_every_torch_dtype_keeps_its_bits(name: str) -> None:
             as_bits, again = torch.int64, torch.view_as_real(again)
         wanted = torch.view_as_real(tensor) if tensor.itemsize > 8 else tensor
         assert torch.equal(again.view(as_bits), wanted.view(as_bits))
+
+
+def walked(value: Any) -> bytes:
+    """The payload of *value* as it is made of a tensor among other things."""
+    walk = Walk(False)
+    header = encode(walk.pack(value, None, 0))
+    staged = Staged(header, walk.leaves, walk.buffers)
+    body = bytearray(b"\xff" * staged.size)
+    staged.write(memoryview(body))
+    return bytes(body)
+
+
+@pytest.mark.parametrize("name", sorted(DTYPES))
+def test_a_tensor_alone_makes_the_bytes_that_it_makes_among_others(name: str) -> None:
+    dtype = DTYPES[name]
+    flat = torch.arange(240, dtype=torch.uint8).remainder(2).repeat(dtype.itemsize).view(dtype)
+    shapes = [flat, flat.view(2, 3, 40), flat[:0], flat[5:6].view(()), flat[3:9], flat.view(60, 4)]
+    alone = [value for value in (*shapes, flat.view(60, 4).t()) if whole(value) is not None]
+
+    assert len(alone) == len(shapes)  # all but the transposed one
+    for value in alone:
+        assert bytes(write(value)) == walked(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.complex(torch.ones(2), torch.ones(2)).conj(),
+        torch.complex(torch.ones(1), torch.ones(1)).conj().imag,
+        torch.ones(4, 2)[:, 0],
+    ],
+    ids=["conjugate", "negative", "strided"],
+)
+def test_what_does_not_lie_as_it_is_written_is_not_taken_alone(value: torch.Tensor) -> None:
+    assert whole(value) is None
+    assert torch.equal(trip(value), value)
+
+
+def test_a_tensor_with_a_gradient_travels_alone_without_it() -> None:
+    value = torch.ones(3, requires_grad=True)
+
+    assert bytes(write(value)) == walked(value)
+    assert not trip(value).requires_grad
+
+
+def test_a_target_of_another_size_is_refused() -> None:
+    staged = SERIALIZER.stage(torch.ones(3))
+    with pytest.raises(PayloadError, match=f"has {staged.size} bytes, the target 5"):
+        staged.write(memoryview(bytearray(5)))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (torch.zeros(2, device="meta"), "^value: a tensor on meta"),
+        (torch.zeros([1] * 65), "^value: a tensor of 65 dimensions"),
+        (torch.zeros(2, 2).to_sparse(), "^value: .*to_dense"),
+    ],
+    ids=["meta", "dimensions", "sparse"],
+)
+def test_a_tensor_alone_that_cannot_travel_is_refused(value: Any, said: str) -> None:
+    with pytest.raises(PayloadError, match=said):
+        SERIALIZER.stage(value)
 
 
 def test_twelve_bfloat16_take_24_bytes() -> None:

@@ -42,12 +42,16 @@ class Streams:
         self, key: str, to: str, *, timeout: float | None, ttl: float | None, readers: object
     ) -> StreamWriter:
         """A new writer, every argument checked."""
-        template = self._puts.command(check_key(key), check_stage(to), ttl, readers, replace=False)
+        check_key(key)
+        edge = self._puts.edge(check_stage(to))
+        terms = self._puts.terms(ttl, readers, replace=False)
         wait_s = self._calls.seconds(timeout, self._calls.policy.put_s)
         name = ("writer", to, key)
         self._check_free(name)
         self._wrote = True
-        writer = self._open[name] = StreamWriter(self._puts, self._calls, template, wait_s)
+        writer = self._open[name] = StreamWriter(
+            self._puts, self._calls, key, edge, terms=terms, timeout_s=wait_s
+        )
         return writer
 
     def reader(

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import ClosedError, DuplicateKeyError, Reason
+from stagelink.core.events import Publish
 from stagelink.core.streams import End, Progress, first_key, reason_text, shown
 from stagelink.payload import Draft
+from stagelink.puts import PutCall
 from stagelink.tickets import PUBLISHED, StagedPut
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from stagelink.calls import Accounted, Calls
+    from stagelink.calls import Calls
     from stagelink.core.endpoint import Endpoint
-    from stagelink.core.events import Publish
-    from stagelink.puts import Puts, Receipt
+    from stagelink.puts import Edge, Puts, Receipt, Terms
 
 TURN_S = 0.002
 """Between two looks at whether an earlier stream has been begun to be read."""
@@ -34,13 +37,16 @@ class StreamWriter:
     thread at a time may call it.
     """
 
-    def __init__(self, puts: Puts, calls: Calls, template: Publish, timeout_s: float) -> None:
+    def __init__(
+        self, puts: Puts, calls: Calls, key: str, edge: Edge, *, terms: Terms, timeout_s: float
+    ) -> None:
         self._state = OPEN
         self._puts = puts
         self._calls = calls
-        self._template = template
+        self._edge = edge
+        self._terms = terms
         self._timeout_s = timeout_s
-        self._stream = Progress(template.key)
+        self._stream = Progress(key)
 
     @property
     def key(self) -> str:
@@ -50,7 +56,7 @@ class StreamWriter:
     @property
     def to(self) -> str:
         """The stage that reads it."""
-        return self._template.to
+        return self._edge.to
 
     @property
     def chunks(self) -> int:
@@ -86,8 +92,8 @@ class StreamWriter:
         with self._accounted() as call:
             self._calls.check_usable(sends=True)
             self._await_turn(wait_s)
-            until_s = self._calls.until(wait_s, None, wait_s)
-            return self._put(self._puts.put(value, self._next(), until_s, call))
+            call.until_s = self._calls.until(wait_s, None, wait_s)
+            return self._put(self._puts.put(value, call))
 
     async def aput(self, value: Any, *, timeout: float | None = None) -> int:  # noqa: ANN401
         """As :meth:`put`, without blocking the event loop.
@@ -103,13 +109,13 @@ class StreamWriter:
         with self._accounted() as call:
             self._calls.check_usable(sends=True)
             await self._aawait_turn(wait_s)
-            until_s, command = self._calls.until(wait_s, None, wait_s), self._next()
+            call.until_s = self._calls.until(wait_s, None, wait_s)
             if isinstance(value, Draft):
-                return self._put(self._puts.put_draft(value, command, call))
+                return self._put(self._puts.put_draft(value, call))
             staged = self._puts.stage(value)
             if self._puts.goes_inline(staged.size):
-                return self._put(self._puts.store(staged, command, until_s, call))
-        put = StagedPut(self._calls, self._puts, staged, command, until_s=until_s, call=call)
+                return self._put(self._puts.store(staged, call))
+        put = StagedPut(self._calls, self._puts, staged, call)
         try:
             return self._put(await put.carried_out())
         except BaseException:
@@ -163,19 +169,20 @@ class StreamWriter:
         except (DuplicateKeyError, ClosedError):
             pass  # readers of the earlier stream must not hear of it, those of this one do so
 
-    def _next(self) -> Publish:
-        return self._template._replace(key=self._stream.next_key)
-
     def _put(self, receipt: Receipt) -> int:
         """One chunk more has been published; its number."""
         self._stream = self._stream.after(receipt.generation, receipt.size)
         return self.chunks - 1
 
-    def _say(self, words: str, call: Accounted) -> None:
-        self._puts.publish(self._next()._replace(error=words), call)
+    def _say(self, words: str, call: PutCall) -> None:
+        self._puts.publish(call, error=words)
 
-    def _accounted(self) -> Accounted:
-        return self._calls.accounted(shown(self._stream.next_key), self._calls.stage, self.to)
+    def _accounted(self) -> PutCall:
+        """The put of the next entry, whose name is none of a user's keys."""
+        edge, name = self._edge, self._stream.next_key
+        call = PutCall(self._calls.driver, shown(name), edge.stage, edge.to)
+        call.edge, call.name, call.terms, call.until_s = edge, name, self._terms, call.start_s
+        return call
 
     def _check_open(self) -> None:
         if self._state != OPEN:
@@ -209,6 +216,15 @@ class StreamWriter:
         ledger = endpoint.outgoing.ledgers.get(self.to)
         return ledger is None or ledger.live(first_key(self.key)) is None
 
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Of an end that fails, or is interrupted, no writer is left open."""
+        try:
+            yield
+        except BaseException as error:
+            self.abort(f"{type(error).__name__}: {error}")
+            raise
+
     def __enter__(self) -> Self:
         """Put chunks; leaving ends the stream."""
         return self
@@ -223,7 +239,8 @@ class StreamWriter:
         if kind is not None:
             self.abort(f"{kind.__name__}: {error}")
         elif self._state != ABORTED:
-            self.end()
+            with self._closing():
+                self.end()
 
     async def __aenter__(self) -> Self:
         """Put chunks; leaving ends the stream."""
@@ -237,7 +254,8 @@ class StreamWriter:
     ) -> None:
         """End the stream, or abort it with the words of an exception."""
         if kind is None and self._state == OPEN:
-            await self.aend()
+            with self._closing():
+                await self.aend()
         self.__exit__(kind, error, trace)
 
     def __del__(self) -> None:
@@ -247,7 +265,9 @@ class StreamWriter:
         driver = self._calls.driver
         if not driver.closed and not driver.forked:
             # A finalizer runs anywhere, perhaps under a lock of the driver's own.
-            driver.post(self._next()._replace(error="the writer was dropped without an end"))
+            words = "the writer was dropped without an end"
+            name = self._stream.next_key
+            driver.post(Publish(0, self.to, name, 0, None, b"", words, *self._terms))
             warnings.warn(f"unended {self!r}", ResourceWarning, source=self, stacklevel=1)
 
     def __repr__(self) -> str:
