@@ -175,9 +175,10 @@ class Gets:
             buffer, size, handle = self._unwrapped(buffer, result, call)
         # What lies in our own pool, or in memory of its own, is nobody else's.
         shared = bool(handle) and result.where is not None and is_shared(buffer)
-        call.got(result.size)
+        driver = self._driver
+        driver.counters.gets.add(call.from_stage, result.size, driver.clock() - call.start_s)
         return Payload(
-            self._driver, self._serializer, buffer, handle,
+            driver, self._serializer, buffer, handle,
             key=key, generation=result.generation, size=size, writable=not shared,
         )  # fmt: skip
 

@@ -39,7 +39,7 @@ class Payload:
 
     def __init__(
         self, driver: Driver, serializer: Serializer, buffer: Any, handle: int,  # noqa: ANN401
-        *, key: str, generation: int, size: int, writable: bool = True,
+        *, key: str, generation: int, size: int, writable: bool,
     ) -> None:  # fmt: skip
         self._driver = driver
         self._serializer = serializer
