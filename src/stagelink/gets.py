@@ -86,7 +86,8 @@ class Gets:
     def get(self, command: Get, call: Accounted) -> Payload:
         """Wait for what *command* wants."""
         ticket = self._tickets.new(command.ticket)
-        return self.payload(command.key, self._driver.call(command, ticket), call)
+        payload = Payload(self._driver, self._serializer, command.key)
+        return self.payload(command.key, self._driver.call(command, ticket), call, payload)
 
     def absent(self, key: str, source: str | None) -> bool:
         """Whether a poll would find nothing: the usual answer, had by a few look-ups."""
@@ -164,8 +165,10 @@ class Gets:
         result = self._driver.glance(glance, ticket)
         return None if result is None else self.payload(command.key, result, call)
 
-    def payload(self, key: str, result: Result, call: Accounted) -> Payload:
-        """The payload that the core delivered, or its failure as an exception."""
+    def payload(
+        self, key: str, result: Result, call: Accounted, payload: Payload | None = None
+    ) -> Payload:
+        """What the core delivered, in the *payload* made for it; or its failure, raised."""
         if isinstance(result, Failure):
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
@@ -177,10 +180,10 @@ class Gets:
         shared = bool(handle) and result.where is not None and is_shared(buffer)
         driver = self._driver
         driver.counters.gets.add(call.from_stage, result.size, driver.clock() - call.start_s)
-        return Payload(
-            driver, self._serializer, buffer, handle,
-            key=key, generation=result.generation, size=size, writable=not shared,
-        )  # fmt: skip
+        if payload is None:
+            payload = Payload(driver, self._serializer, key)
+        payload.hold(buffer, handle, result.generation, size, not shared)
+        return payload
 
     def _unwrapped(
         self,
