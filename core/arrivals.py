@@ -46,17 +46,17 @@ class Arrivals:
         if generation in source.consumed:
             source.consumed[generation] = True
             return
-        known = source.inbox.get(key)
+        known = source.inbox.by_key.get(key)
         if known is not None and known.generation >= generation:
             return
         gets = self._gets
-        at_work = gets.fetches.working_on(source.peer, generation)
+        at_work = gets.fetches.active.get((source.peer, generation), 0)
         if how == INLINE and not (known or at_work or source.rejected):
             fetch = gets.fetches.first_waiting(source.address, key, generation)
             if fetch is not None and fetch.want_size in {0, size}:  # it need not be known at all
                 gets.take(source, fetch, message, out)
                 return
-        source.inbox.add(message, at_work.number if at_work else 0)
+        source.inbox.add(message, at_work)
         if source.rejected:
             reject_announced(gets, source, message, out)
         gets.advance(source, key, out)

@@ -21,6 +21,7 @@ class TimeoutPolicy(NamedTuple):
         ttl_s: how long a payload that nobody takes is kept.
         put_s: how long a put waits for room.
         suspect_grace_s: how long a cut connection may take to heal before waiting gets hear of it.
+        successor_s: how long a get waits for the successor of a sender that is known to be gone.
         silence_s: after how long without a sign a connection counts as cut.
         close_s: how long a close waits for transfers and views to end.
         settle_s: passes between the proof of a death and the reuse of memory.
@@ -36,6 +37,7 @@ class TimeoutPolicy(NamedTuple):
     ttl_s: float = 300.0
     put_s: float = 5.0
     suspect_grace_s: float = 0.5
+    successor_s: float = 0.5
     silence_s: float = 10.0
     close_s: float = 2.0
     settle_s: float = 0.05

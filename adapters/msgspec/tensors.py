@@ -73,6 +73,12 @@ def copy_bits(source: torch.Tensor, target: torch.Tensor) -> None:
     target.view(dtype).copy_(source.view(dtype))
 
 
+def moved_bits(tensor: torch.Tensor, device: object) -> torch.Tensor:
+    """A copy of *tensor* on *device*, without a change to any NaN."""
+    bits = tensor.view(BITS.get(tensor.element_size(), tensor.dtype))
+    return bits.to(device, copy=True).view(tensor.dtype)  # type: ignore[call-overload, no-any-return]
+
+
 def pack(walk: Walk, tensor: torch.Tensor, path: Path, _depth: int) -> Ext:
     """The header's words for *tensor*; its bytes become a leaf, and its gradient stays here.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct
-from struct import error as StructError  # noqa: N812 - it is an exception
 from typing import TYPE_CHECKING, Any
 
 from msgspec.msgpack import Ext, decode
@@ -59,8 +58,10 @@ class Load:
         header = self.view[layout.header_start : layout.header_stop]
         try:
             return decode(header, ext_hook=self.unpack)
-        except (ValueError, TypeError, RecursionError, MemoryError, StructError) as error:
-            msg = f"the header of the payload is malformed: {error}"
+        except PayloadError:
+            raise
+        except Exception as error:  # besides our own, what a class of the user's raises as a key
+            msg = f"the header of the payload is malformed: {type(error).__name__}: {error}"
             raise PayloadError(msg) from error
 
     def unpack(self, code: int, data: memoryview) -> Any:  # noqa: ANN401

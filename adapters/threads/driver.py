@@ -231,25 +231,20 @@ class Driver:
     def settle(self) -> None:
         """Perform what was ordered; arrivals are left to whoever watches the channel."""
         if self._outbox or self._todo or self._mail or self.views.gone:
-            self._combine(None, look=False)
+            self.pump(look=False)
             if self.exchange.stalled:
                 self._kick()  # whoever polls must try again soon: this may have heard "room"
 
-    def pump(self, ticket: Ticket | None = None) -> None:
+    def pump(self, ticket: Ticket | None = None, *, look: bool = True) -> None:
         """Send what waits, take what has arrived until *ticket* is answered, run what came of it.
 
-        Never blocks.
+        Never blocks: a thread that finds ``io`` taken leaves its messages in the outbox, and the
+        holder looks there again after it has let go.
         """
-        self._combine(ticket, look=True)
-
-    def _combine(self, ticket: Ticket | None, *, look: bool) -> None:
-        """A thread that finds ``io`` taken leaves its messages in the outbox.
-
-        The holder looks there again after it has let go.
-        """
-        outbox, io = self._outbox, self.io
+        outbox, todo, mail, gone = self._outbox, self._todo, self._mail, self.views.gone
+        io = self.io
         while True:
-            if self._mail or self.views.gone:
+            if mail or gone:
                 self._take_mail()
             if io.acquire(blocking=False):
                 left = True
@@ -260,9 +255,9 @@ class Driver:
                     io.release()
                     if left:  # by an interruption: no descriptor tells what is undone
                         self._kick()
-            if self._todo:
+            if todo:
                 self.work.run()
-            if self.idle() and (not outbox or io.locked()):
+            if not (mail or gone or todo) and (not outbox or io.locked()):
                 return
 
     def pass_time(self) -> None:
@@ -320,7 +315,7 @@ class Driver:
         time is only looked at before the next sleep.
         """
         while True:
-            self._combine(ticket, look=True)
+            self.pump(ticket)
             if ticket.done:
                 return
             # First, so that whoever arms an earlier time-out from now on kicks us.
@@ -366,8 +361,18 @@ class Driver:
 
         Calls are answered at once; the answer to ticket 0 is returned.
         """
+        result: Result = None
         with self.state:
-            result = self._perform(event)
+            for action in self._endpoint.handle(event, self.clock()):
+                kind = type(action)
+                if kind is Send or kind is Dial or kind is HangUp:
+                    self._outbox.append(action)  # type: ignore[arg-type]
+                elif kind is not Complete:
+                    self._todo.append(action)
+                elif action.ticket:  # type: ignore[union-attr]
+                    self._answer(action)  # type: ignore[arg-type]
+                else:
+                    result = action.result  # type: ignore[union-attr]
             due = self._endpoint.next_deadline()
             sooner = due is not None and due < self._poll_until
             if sooner:
@@ -376,21 +381,6 @@ class Driver:
         # leaves that to the standby thread: to wake anybody would only cost this call its turn.
         if sooner and (self._polled_for is not None or not self._waiting):
             self._kick()
-        return result
-
-    def _perform(self, event: Event) -> Result:
-        """Hand *event* in, with ``state`` held; the answer to ticket 0."""
-        result: Result = None
-        for action in self._endpoint.handle(event, self.clock()):
-            kind = type(action)
-            if kind is Send or kind is Dial or kind is HangUp:
-                self._outbox.append(action)  # type: ignore[arg-type]
-            elif kind is not Complete:
-                self._todo.append(action)
-            elif action.ticket:  # type: ignore[union-attr]
-                self._answer(action)  # type: ignore[arg-type]
-            else:
-                result = action.result  # type: ignore[union-attr]
         return result
 
     def _answer(self, action: Complete) -> None:
@@ -426,7 +416,8 @@ class Driver:
             undo = undoing(event, ticket)
             if undo is not None:  # else its failure stays to be seen: it may not be told again
                 ticket.result = None
-                self._perform(undo)
+        if undo is not None:
+            self._feed(undo)
 
 
 def _forked() -> None:

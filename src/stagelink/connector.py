@@ -261,7 +261,8 @@ class Connector(Asynchronous):
             deadline: instead of *timeout*, as for :meth:`get`.
 
         Raises:
-            StagelinkError: the same as :meth:`get`, except GoneError; ConfigError for no keys too.
+            StagelinkError: the same as :meth:`get`, ConfigError for no keys too; but GoneError
+                only when each of *keys* is cancelled or rejected meanwhile.
         """
         self._calls.check_usable(receives=True)
         command = self._gets.first_wanted(keys, source, timeout, deadline)
@@ -292,6 +293,8 @@ class Connector(Asynchronous):
 
     def cancel(self, key: str, *, source: str | None = None) -> int:
         """End every get of *key* on this connector; they raise GoneError. Returns how many.
+
+        A :meth:`wait` goes on with its other keys; one without any ends, and is counted, likewise.
 
         Args:
             key: as given to put.

@@ -111,18 +111,23 @@ class Gets:
         driver = self._driver
         calls = [(command, self._tickets.new(command.ticket)) for command in commands]
         made: list[Payload] = []
+        emptied: list[
+            int
+        ] = []  # given back once all are made, for until then they may be returned
         try:
             driver.gather(calls)
             self._check_all(calls)
             for command, ticket in calls:
                 with self._accounted(command) as call:
-                    made.append(self.payload(command.key, ticket.result, call))
+                    made.append(self.payload(command.key, ticket.result, call, emptied=emptied))
         except BaseException:
             for payload in made:
                 payload.disown()
             for begun in calls:
                 driver.abandon(*begun)
             raise
+        for handle in emptied:
+            driver.submit(Release(handle))
         return made
 
     def _check_all(self, calls: list[tuple[Get, Ticket]]) -> None:
@@ -166,16 +171,20 @@ class Gets:
         return None if result is None else self.payload(command.key, result, call)
 
     def payload(
-        self, key: str, result: Result, call: Accounted, payload: Payload | None = None
-    ) -> Payload:
-        """What the core delivered, in the *payload* made for it; or its failure, raised."""
+        self, key: str, result: Result, call: Accounted, payload: Payload | None = None,
+        *, emptied: list[int] | None = None,
+    ) -> Payload:  # fmt: skip
+        """What the core delivered, in the *payload* made for it; or its failure, raised.
+
+        Handles of deliveries that were decompressed are added to *emptied*, or released at once.
+        """
         if isinstance(result, Failure):
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
         buffer: Any = bytearray(result.body) if result.body is not None else self._view(result)
         size, handle = result.size, result.handle
         if self._wrapping.tail or buffer[:_MARK] != BARE:
-            buffer, size, handle = self._unwrapped(buffer, result, call)
+            buffer, size, handle = self._unwrapped(buffer, result, call, emptied)
         # What lies in our own pool, or in memory of its own, is nobody else's.
         shared = bool(handle) and result.where is not None and is_shared(buffer)
         driver = self._driver
@@ -190,6 +199,7 @@ class Gets:
         buffer: Any,  # noqa: ANN401
         result: Delivery,
         call: Accounted,
+        emptied: list[int] | None,
     ) -> tuple[Any, int, int]:
         """Buffer, size and handle of the payload once checked and decompressed.
 
@@ -203,7 +213,10 @@ class Gets:
             raise
         if raw is None:
             return buffer, result.size, result.handle
-        self._let_go(result.handle)
+        if emptied is None:
+            self._let_go(result.handle)
+        elif result.handle and self._driver.views.release(result.handle):
+            emptied.append(result.handle)
         return raw, len(raw), 0
 
     def _checked(self, buffer: Any, size: int, call: Accounted) -> mmap | None:  # noqa: ANN401

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from msgspec import Raw
 from msgspec.msgpack import Ext, decode, encode
 
 from stagelink.adapters.msgspec import leaves as lv
+from stagelink.adapters.msgspec.placing import fill, moved
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.staged import Staged
 from stagelink.core.errors import PayloadError
@@ -203,3 +205,83 @@ def test_a_long_structure_comes_back_in_its_order() -> None:
     value = [torch.full((i % 5,), i, dtype=torch.int64) for i in range(300)]
     again = load(write(SERIALIZER.stage(value)))
     assert [tensor.tolist() for tensor in again] == [tensor.tolist() for tensor in value]
+
+
+# --- what loads, and is then copied out --------------------------------------------------------
+
+BIG = Ext(lv.MAP, encode([Ext(lv.BIG_INT, b"\x7f" * 20_000), 1]))
+"""A dict whose key is too long to be written in digits."""
+
+
+def too_deep(depth: int) -> Raw:
+    return Raw(b"\x91" * depth + b"\x01")
+
+
+def test_what_can_be_hashed_still_can_once_it_is_copied() -> None:
+    for inner in (Ext(lv.MEMORYVIEW, b"ab"), Ext(lv.TUPLE, encode([Ext(lv.MEMORYVIEW, b"ab")]))):
+        for code in (lv.SET, lv.FROZENSET):
+            value = load(forged(Ext(code, encode([inner]))))
+            assert moved(value, "cpu") == value
+
+
+def test_a_tensor_of_any_dtype_is_copied_bit_for_bit() -> None:
+    from stagelink.adapters.msgspec.tensors import DTYPES
+
+    for name, dtype in DTYPES.items():
+        buffer = forged(bulk(lv.TENSOR, 0, name, [2]), 2 * dtype.itemsize)
+        buffer[-1] = 0x55
+        copy = moved(load(buffer), "cpu")
+        assert copy.dtype is dtype
+        again = write(SERIALIZER.stage(copy))
+        assert again == buffer, name
+
+
+@pytest.mark.parametrize("into", [{"b": 1}, {"a": {}}, np.zeros(3), [{"a": 1}]], ids=str)
+def test_a_key_without_digits_is_refused_as_such(into: Any) -> None:
+    for header in (BIG, {"a": BIG}, [BIG]):
+        with pytest.raises(PayloadError, match="into= has"):
+            fill(load(forged(header)), into)
+
+
+def test_a_key_without_digits_has_a_path() -> None:
+    with pytest.raises(PayloadError, match=r"value\[an int of 90001 bits\]"):
+        SERIALIZER.stage({2**90_000: object()})
+
+
+@pytest.mark.parametrize("depth", [400, 700, 900, 990])
+def test_what_is_nested_too_deep_to_be_copied_is_a_payload_error(depth: int) -> None:
+    try:
+        value = load(forged(too_deep(depth)))
+    except PayloadError:
+        return
+    with contextlib.suppress(PayloadError):
+        moved(value, "cpu")
+    into: Any = np.zeros(1)
+    for _ in range(depth):
+        into = [into]
+    with pytest.raises(PayloadError):
+        fill(value, into)
+
+
+@pytest.mark.parametrize("dtype", ["S0", "<U0", "V0"])
+def test_items_without_bytes_take_no_memory(dtype: str) -> None:
+    array = load(forged(bulk(lv.ARRAY, 0, dtype, [1 << 40]), 0))
+    assert array.nbytes == 0
+    assert array.shape == (1 << 40,)
+
+
+class Touchy(NamedTuple):
+    """Cannot be a key."""
+
+    x: int
+
+    def __hash__(self) -> int:
+        raise KeyError(self.x)
+
+
+def test_a_class_that_fails_to_be_a_key_is_a_payload_error() -> None:
+    name = f"{Touchy.__module__}:Touchy"
+    item = Ext(lv.OBJECT, encode([name, "x", 1]))
+    for header in (Ext(lv.SET, encode([item])), Ext(lv.MAP, encode([item, 1]))):
+        with pytest.raises(PayloadError, match="KeyError"):
+            load(forged(header))

@@ -284,6 +284,34 @@ def test_closing_and_stopping_end_a_wait_once(pair: Pair) -> None:
     assert not [key for key in pair.rx.timers.armed() if key[0] == "wait"]
 
 
+def reject(pair: Pair, key: str) -> int:
+    """How many calls ended by rejecting *key*."""
+    return int(pair.answers[pair.ask(pair.rx, CancelKey, ADDRESS, "a", key, True)])
+
+
+def test_who_waits_for_a_rejected_key_wants_it_again(pair: Pair) -> None:
+    reject(pair, "k")
+    waits = pair.wait("k", "l")
+    pair.put("k")
+
+    assert pair.answers[waits] == "k"
+    assert isinstance(pair.answers[pair.get("k")], Delivery)
+
+
+def test_a_wait_whose_last_key_is_cancelled_ends(pair: Pair) -> None:
+    both, one = pair.wait("k", "l"), pair.wait("k")
+
+    assert reject(pair, "k") == 1
+    assert pair.answers[one].reason == "cancelled"
+    assert pair.is_open(both)
+    pair.put("k")
+    assert pair.is_open(both), "it is rejected"
+    assert reject(pair, "l") == 1
+    assert pair.answers[both].reason == "cancelled"
+    assert not len(pair.rx.incoming.waits)
+    assert not [key for key in pair.rx.timers.armed() if key[0] == "wait"]
+
+
 def test_a_payload_that_a_get_gives_up_is_there_for_those_who_wait(pair: Pair) -> None:
     pair.put_block("k")
     gets = pair.get("k")
