@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from threading import Lock
 
 BOUNDS_S = (
@@ -16,26 +16,42 @@ MOST_STAGES = 64
 
 OTHER = "other"
 
+MOST_NOTED = 64
+"""Calls that are noted before they are counted."""
+
 
 class Tallies:
-    """Successful calls of one kind, by the stage on the other side."""
+    """Successful calls of one kind, by the stage on the other side.
 
-    __slots__ = ("_by_stage", "_lock")
+    A call is noted, and counted with others or when somebody asks: to count takes a call that has
+    waited, and finds nothing of this in the caches, longer than to decode its answer.
+    """
+
+    __slots__ = ("_by_stage", "_lock", "_noted")
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._noted: deque[tuple[str, int, float]] = deque()
         # Bytes, seconds, then the buckets: one list is quicker than an object. Bucket i took at
         # most BOUNDS_S[i]; the number of calls is the sum over all of them.
         self._by_stage: dict[str, list[float]] = {}
 
     def add(self, stage: str, size: int, seconds: float) -> None:
         """One more call, of *size* bytes; it took *seconds*."""
-        bucket = bisect_left(BOUNDS_S, seconds) + 2
-        with self._lock:
+        noted = self._noted
+        noted.append((stage, size, seconds))
+        if len(noted) >= MOST_NOTED:
+            with self._lock:
+                self._count()
+
+    def _count(self) -> None:
+        """Count what was noted, with the lock held."""
+        while self._noted:
+            stage, size, seconds = self._noted.popleft()
             tally = self._by_stage.get(stage) or self._new(stage)
             tally[0] += size
             tally[1] += seconds
-            tally[bucket] += 1
+            tally[bisect_left(BOUNDS_S, seconds) + 2] += 1
 
     def _new(self, stage: str) -> list[float]:
         name = stage if len(self._by_stage) < MOST_STAGES else OTHER
@@ -44,6 +60,7 @@ class Tallies:
     def rows(self) -> dict[str, tuple[int, int, float, list[int]]]:
         """Calls, bytes, seconds and buckets by stage, of one moment."""
         with self._lock:
+            self._count()
             copies = {stage: list(tally) for stage, tally in self._by_stage.items()}
         rows = {}
         for stage, (size, seconds, *counts) in copies.items():

@@ -123,30 +123,26 @@ class Accounted:
     """Counts a call that fails by its cause, and gives its error key, edge and seconds.
 
     Attributes:
+        from_stage: the stage that puts.
         start_s: when it began, by the driver's clock.
     """
 
-    __slots__ = ("_driver", "_from", "_key", "_to", "start_s")
+    __slots__ = ("_driver", "_key", "_to", "from_stage", "start_s")
 
     def __init__(self, driver: Driver, key: str, from_stage: str, to_stage: str) -> None:
         self._driver = driver
-        self._key, self._from, self._to = key, from_stage, to_stage
+        self._key, self.from_stage, self._to = key, from_stage, to_stage
         self.start_s = driver.clock()
 
     @property
     def context(self) -> Context:
         """Of an error of this call, as far as it is known before it ends."""
-        return Context(key=self._key, edge=f"{self._from}->{self._to}")
+        return Context(key=self._key, edge=f"{self.from_stage}->{self._to}")
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the call began."""
         return self._driver.clock() - self.start_s
-
-    def got(self, size: int) -> None:
-        """It has been given *size* bytes."""
-        driver = self._driver
-        driver.counters.gets.add(self._from, size, driver.clock() - self.start_s)
 
     def __enter__(self) -> Self:
         """Begin the call."""

@@ -86,7 +86,8 @@ class Gets:
     def get(self, command: Get, call: Accounted) -> Payload:
         """Wait for what *command* wants."""
         ticket = self._tickets.new(command.ticket)
-        return self.payload(command.key, self._driver.call(command, ticket), call)
+        payload = Payload(self._driver, self._serializer, command.key)
+        return self.payload(command.key, self._driver.call(command, ticket), call, payload)
 
     def absent(self, key: str, source: str | None) -> bool:
         """Whether a poll would find nothing: the usual answer, had by a few look-ups."""
@@ -118,7 +119,7 @@ class Gets:
             self._check_all(calls)
             for command, ticket in calls:
                 with self._accounted(command) as call:
-                    made.append(self.payload(command.key, ticket.result, call, emptied))
+                    made.append(self.payload(command.key, ticket.result, call, emptied=emptied))
         except BaseException:
             for payload in made:
                 payload.disown()
@@ -170,9 +171,10 @@ class Gets:
         return None if result is None else self.payload(command.key, result, call)
 
     def payload(
-        self, key: str, result: Result, call: Accounted, emptied: list[int] | None = None
-    ) -> Payload:
-        """The payload that the core delivered, or its failure as an exception.
+        self, key: str, result: Result, call: Accounted, payload: Payload | None = None,
+        *, emptied: list[int] | None = None,
+    ) -> Payload:  # fmt: skip
+        """What the core delivered, in the *payload* made for it; or its failure, raised.
 
         Handles of deliveries that were decompressed are added to *emptied*, or released at once.
         """
@@ -185,11 +187,12 @@ class Gets:
             buffer, size, handle = self._unwrapped(buffer, result, call, emptied)
         # What lies in our own pool, or in memory of its own, is nobody else's.
         shared = bool(handle) and result.where is not None and is_shared(buffer)
-        call.got(result.size)
-        return Payload(
-            self._driver, self._serializer, buffer, handle,
-            key=key, generation=result.generation, size=size, writable=not shared,
-        )  # fmt: skip
+        driver = self._driver
+        driver.counters.gets.add(call.from_stage, result.size, driver.clock() - call.start_s)
+        if payload is None:
+            payload = Payload(driver, self._serializer, key)
+        payload.hold(buffer, handle, result.generation, size, not shared)
+        return payload
 
     def _unwrapped(
         self,

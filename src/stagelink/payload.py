@@ -37,17 +37,27 @@ class Payload:
             views, with ``readonly_views``).
     """
 
-    def __init__(
-        self, driver: Driver, serializer: Serializer, buffer: Any, handle: int,  # noqa: ANN401
-        *, key: str, generation: int, size: int, writable: bool = True,
-    ) -> None:  # fmt: skip
+    __slots__ = (
+        "__weakref__", "_buffer", "_driver", "_handle", "_loaded", "_serializer", "_value",
+        "generation", "key", "size", "writable",
+    )  # fmt: skip
+
+    def __init__(self, driver: Driver, serializer: Serializer, key: str) -> None:
+        """Closed until it is given what it holds: it is made before the wait for that."""
         self._driver = driver
         self._serializer = serializer
-        self._buffer = buffer
-        self._handle = handle
+        self._buffer: Any = None
+        self._handle = 0
         self._value: Any = None
         self._loaded = False
         self.key = key
+        self.generation = self.size = 0
+        self.writable = False
+
+    def hold(self, buffer: Any, handle: int, generation: int, size: int, writable: bool) -> None:  # noqa: ANN401
+        """The delivery of *handle* (0: none to release), of *size* bytes in *buffer*."""
+        self._buffer = buffer
+        self._handle = handle
         self.generation = generation
         self.size = size
         self.writable = writable
