@@ -57,8 +57,10 @@ class Calls:
             ClosedError: it is closed.
             ConfigError: its role does not do that.
         """
-        self.check_process()
-        if self.driver.closed:
+        driver = self.driver
+        if driver.forked:
+            raise self._of_parent()
+        if driver.closed:
             msg = f"the connector of stage {self.stage!r} is closed"
             raise ClosedError(msg, remedy="open a new one")
         if sends and not self._sends:
@@ -75,8 +77,11 @@ class Calls:
             ForkedError: it is a child of that.
         """
         if self.driver.forked:
-            msg = f"this connector of stage {self.stage!r} belongs to the parent process"
-            raise ForkedError(msg, remedy="open a connector of its own in the child")
+            raise self._of_parent()
+
+    def _of_parent(self) -> ForkedError:
+        msg = f"this connector of stage {self.stage!r} belongs to the parent process"
+        return ForkedError(msg, remedy="open a connector of its own in the child")
 
     def seconds(self, value: float | None, default: float) -> float:
         """A wait that ends: *value*, or the *default* for None.

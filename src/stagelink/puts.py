@@ -182,14 +182,16 @@ class Puts:
     def put_draft(self, draft: Draft, call: PutCall) -> Receipt:
         """Publish what lies in the pool already."""
         size, block = draft.size, draft.take(self._driver)
-        try:
-            memory = self.memory(block)[:size]
-            if call.terms.readers != 1:
-                mark_shared(memory)
-            self._wrapping.seal(memory)
-        except BaseException:
-            self._driver.submit(Abandon(block))
-            raise
+        shared = call.terms.readers != 1
+        if shared or self._wrapping.tail:
+            try:
+                memory = self.memory(block)[:size]
+                if shared:
+                    mark_shared(memory)
+                self._wrapping.seal(memory)
+            except BaseException:
+                self._driver.submit(Abandon(block))
+                raise
         return self.publish(call, size, block)
 
     def goes_inline(self, size: int) -> bool:
@@ -263,7 +265,8 @@ class Puts:
 
     def reserve(self, size: int, until_s: float, call: Accounted) -> Block:
         """A block of the pool of at least *size* bytes."""
-        result = self._calls.ask(Reserve(0, size, until_s))
+        ticket = self._driver.tickets.new()
+        result = self._driver.call(Reserve(ticket.number, size, until_s), ticket)
         if isinstance(result, Refusal):
             raise capacity_error(result, call.context)
         if isinstance(result, Failure):
