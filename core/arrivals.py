@@ -46,17 +46,17 @@ class Arrivals:
         if generation in source.consumed:
             source.consumed[generation] = True
             return
-        known = source.inbox.get(key)
+        known = source.inbox.by_key.get(key)
         if known is not None and known.generation >= generation:
             return
         gets = self._gets
-        at_work = gets.fetches.working_on(source.peer, generation)
+        at_work = gets.fetches.active.get((source.peer, generation), 0)
         if how == INLINE and not (known or at_work or source.rejected):
             fetch = gets.fetches.first_waiting(source.address, key, generation)
             if fetch is not None and fetch.want_size in {0, size}:  # it need not be known at all
                 gets.take(source, fetch, message, out)
                 return
-        source.inbox.add(message, at_work.number if at_work else 0)
+        source.inbox.add(message, at_work)
         if source.rejected:
             reject_announced(gets, source, message, out)
         gets.advance(source, key, out)
@@ -75,13 +75,15 @@ class Arrivals:
         gets = self._gets
         fetch = gets.fetches.working_on(source.peer, generation)
         stream = stream_of(key)
-        if MARK not in key or not (used or safe(fetch)):
+        # Of a chunk that we had, no end is news: who asks for its key now means the next stream.
+        news = MARK not in key or not (used or safe(fetch))
+        if news:
             source.remember(stream or key, reason, detail)
         if fetch is not None and fetch.state == QUEUED:
             gets.not_that_one(fetch, reason, detail, out)
         elif fetch is not None:
             gets.fetches.set(fetch._replace(relic=True))
-        final = reason in FINAL or bool(stream)
+        final = news and (reason in FINAL or bool(stream))
         for waiting in gets.fetches.waiting_for(source.address, key):
             if waiting.want == generation or (not waiting.want and final):
                 gets.give_up(waiting, reason, detail, out)

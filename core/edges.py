@@ -23,7 +23,7 @@ from stagelink.core.messages import (
     Synced,
 )  # fmt: skip
 from stagelink.core.reader import Reader
-from stagelink.core.values import RegionRef
+from stagelink.core.values import RegionRef, new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -140,34 +140,28 @@ class Edges:
             how, where, body = ERROR, None, entry.error.encode()
         else:
             how, where, body = self._offer(reader, entry)
-        announce = Announce(
-            entry.number, entry.key, entry.generation, entry.size, how, where, body
-        )
-        reader.send(announce, out)
+        said = (entry.number, entry.key, entry.generation, entry.size, how, where, body)
+        reader.send(new(Announce, said), out)
         return len(body)
 
     def _offer(self, reader: Reader, entry: Entry) -> tuple[int, RegionRef | None, bytes]:
         """How this reader gets at the bytes, and the lease that goes with an offer."""
-        in_place = entry.block is None or reader.maps
-        if not in_place:
+        block, stage, name = entry.block, reader.identity.stage, reader.name
+        if block is not None and not reader.maps:
             return PULL, None, b""
-        if not self._meant(reader, entry):
+        if type(entry.readers) is int and len(self.stages[stage]) > entry.readers:
+            names = {fellow.name for fellow in self.stages[stage]}
+            if len(names) > entry.readers:  # an offer to one could take it from another
+                return CLAIM, None, b""
+        if not entry.admits(name):
             return CLAIM, None, b""
-        if entry.generation not in reader.leases.offers:
-            self.ledger(reader).lease(entry.generation, reader.name)
-            reader.leases.offers[entry.generation] = None
-        if entry.block is None:
+        generation, offers = entry.generation, reader.leases.offers
+        if generation not in offers:
+            self.ledgers[stage].lease(generation, name)
+            offers[generation] = None
+        if block is None:
             return INLINE, None, entry.body
-        return OFFER, RegionRef(entry.block.pool, entry.block.offset, entry.size), b""
-
-    def _meant(self, reader: Reader, entry: Entry) -> bool:
-        """Whether an offer to this reader can take the payload from nobody else."""
-        if not entry.admits(reader.name):
-            return False
-        if entry.readers is None or isinstance(entry.readers, tuple):
-            return True
-        fellows = self.stages[reader.identity.stage]
-        return len(fellows) <= entry.readers or len({r.name for r in fellows}) <= entry.readers
+        return OFFER, RegionRef(block.pool, block.offset, entry.size), b""
 
     # --- ends ----------------------------------------------------------------------------
 

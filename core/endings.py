@@ -36,10 +36,7 @@ class Endings:
         if fetch is None or fetch.state in {HELD, DRAINING}:
             return  # another time-out of this very moment has ended it
         source = self._gets.sources[fetch.address]
-        if source.session.state == DECLINED or not source.met:
-            reason, detail = Reason.UNREACHABLE, source.detail
-        else:
-            reason, detail = Reason.DEADLINE, _explain(source, fetch)
+        reason, detail = _known_trouble(source) or (Reason.DEADLINE, _explain(source, fetch))
         self._gets.give_up(fetch, reason.value, detail, out)
 
     def wait_due(self, ticket: int, now_s: float, out: list[Action]) -> None:
@@ -49,9 +46,8 @@ class Endings:
         if wait is None:
             return  # another time-out of this very moment has ended it
         source = self._gets.sources[wait.address]
-        reason, detail = Reason.DEADLINE, f"none of {len(wait.keys)} keys has been published"
-        if source.session.state == DECLINED or not source.met:
-            reason, detail = Reason.UNREACHABLE, source.detail
+        nothing = f"none of {len(wait.keys)} keys has been published"
+        reason, detail = _known_trouble(source) or (Reason.DEADLINE, nothing)
         self._gets.waits.fail(ticket, Failure(reason.value, detail, source.label), out)
 
     def stop(self, ticket: int, reason: str, now_s: float, out: list[Action]) -> None:
@@ -81,8 +77,23 @@ class Endings:
 
     def fail_all(self, source: Source, reason: Reason, detail: str, out: list[Action]) -> None:
         """End every get and every wait on this sender, at once."""
+        self.fail_waiting(source, reason, detail, out)
+        self.fail_under_way(source, reason, detail, out)
+
+    def fail_under_way(
+        self, source: Source, reason: Reason, detail: str, out: list[Action]
+    ) -> None:
+        """End the gets that have something; after those that wait, which must not inherit it."""
+        ours = [
+            f for f in self._gets.fetches.all()
+            if f.address == source.address and f.state != WAITING
+        ]  # fmt: skip
+        self.end_all(ours, reason, detail, out)
+
+    def fail_waiting(self, source: Source, reason: Reason, detail: str, out: list[Action]) -> None:
+        """End those of them that nothing is under way for."""
         fetches, waits = self._gets.fetches, self._gets.waits
-        ours = [fetch for fetch in fetches.all() if fetch.address == source.address]
+        ours = [f for f in fetches.all() if f.address == source.address and f.state == WAITING]
         self.end_all(ours, reason, detail, out)
         failure = Failure(reason.value, detail, source.label)
         for wait in waits.at(source.address):
@@ -99,6 +110,15 @@ class Endings:
             fetch = self._gets.fetches.get(old.number)
             if fetch is not None and fetch.state not in {HELD, DRAINING}:
                 self._gets.give_up(fetch, reason.value, detail, out)
+
+
+def _known_trouble(source: Source) -> tuple[Reason, str] | None:
+    """What is known against the sender when a wait for it has reached its deadline."""
+    if source.gone:
+        return Reason.PEER_GONE, source.gone
+    if source.session.state == DECLINED or not source.met:
+        return Reason.UNREACHABLE, source.detail
+    return None
 
 
 def _explain(source: Source, fetch: Fetch) -> str:

@@ -8,6 +8,7 @@ the sending half is :mod:`stagelink.core.outgoing`, the receiving half
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
@@ -66,11 +67,11 @@ class Endpoint:
         self._handlers: dict[type, Callable[..., None]] = {
             Reserve: self._reserve,
             Abandon: self._abandon,
-            Publish: self._publish,
+            Publish: self.outgoing.publish,
             Withdraw: self.outgoing.withdraw,
-            Get: self._get,
-            Poll: self._poll,
-            Await: self._await,
+            Get: self.incoming.get,
+            Poll: self.incoming.poll,
+            Await: self.incoming.wait,
             Untaken: self._untaken,
             StopGet: self._stop_get,
             CancelKey: self.incoming.cancel_key,
@@ -92,6 +93,7 @@ class Endpoint:
             "kept": self.incoming.deliveries.kept_due,
             "greet": self.incoming.senders.greet_due,
             "ack": self.incoming.senders.ack_due,
+            "heir": self.incoming.senders.successor_due,
             "ttl": self.outgoing.expire,
             "budget": self.outgoing.transfers.budget_due,
             "stuck": self._stuck_due,
@@ -109,10 +111,12 @@ class Endpoint:
 
     def next_deadline(self) -> float | None:
         """When time must be handed in at the latest, or None when nothing waits for it."""
-        timer, room = self.timers.next(), self.pool.next_deadline()
-        if timer is None or room is None:
-            return timer if room is None else room
-        return min(timer, room)
+        due_s = self.timers.next_s
+        if self.pool.waits:
+            room_s = self.pool.next_deadline()
+            assert room_s is not None
+            return min(due_s, room_s)
+        return None if due_s == inf else due_s
 
     @property
     def at_rest(self) -> bool:
@@ -122,8 +126,6 @@ class Endpoint:
     # --- commands ------------------------------------------------------------------------
 
     def _reserve(self, event: Reserve, now_s: float, out: list[Action]) -> None:
-        if self._refused(event.ticket, out):
-            return
         room = self.pool.reserve(2 * event.ticket, event.size, SEND, event.deadline_s, now_s)
         if room is not None:
             out.append(Complete(event.ticket, room))
@@ -131,24 +133,6 @@ class Endpoint:
     def _abandon(self, event: Abandon, now_s: float, out: list[Action]) -> None:
         del now_s
         self._granted(self.pool.free(event.block), out)
-
-    def _publish(self, event: Publish, now_s: float, out: list[Action]) -> None:
-        if self.closed and event.block is not None:
-            self._granted(self.pool.free(event.block), out)
-        if not self._refused(event.ticket, out):
-            self.outgoing.publish(event, now_s, out)
-
-    def _get(self, event: Get, now_s: float, out: list[Action]) -> None:
-        if not self._refused(event.ticket, out):
-            self.incoming.get(event, now_s, out)
-
-    def _poll(self, event: Poll, now_s: float, out: list[Action]) -> None:
-        if not self._refused(event.ticket, out):
-            self.incoming.poll(event, now_s, out)
-
-    def _await(self, event: Await, now_s: float, out: list[Action]) -> None:
-        if not self._refused(event.ticket, out):
-            self.incoming.wait(event, now_s, out)
 
     def _untaken(self, event: Untaken, now_s: float, out: list[Action]) -> None:
         if self.closed:
@@ -166,15 +150,23 @@ class Endpoint:
     def _close(self, event: Close, now_s: float, out: list[Action]) -> None:
         del event
         if not self.closed:
-            self.closed = True
+            self._shut()
             self.outgoing.close(out)
             self.incoming.close(now_s, out)
 
-    def _refused(self, ticket: int, out: list[Action]) -> bool:
-        if self.closed:
-            failure = Failure(Reason.CLOSED.value, "the connector is closed")
-            out.append(Complete(ticket, failure))
-        return self.closed
+    def _shut(self) -> None:
+        """From now on what would begin something is refused."""
+        self.closed = True
+        self._handlers.update(dict.fromkeys((Reserve, Publish, Get, Poll, Await), self._refuse))
+
+    def _refuse(
+        self, event: Reserve | Publish | Get | Poll | Await, now_s: float, out: list[Action]
+    ) -> None:
+        del now_s
+        if isinstance(event, Publish) and event.block is not None:
+            self._granted(self.pool.free(event.block), out)
+        failure = Failure(Reason.CLOSED.value, "the connector is closed")
+        out.append(Complete(event.ticket, failure))
 
     # --- news ----------------------------------------------------------------------------
 
@@ -189,7 +181,7 @@ class Endpoint:
 
     def _received(self, event: Received, now_s: float, out: list[Action]) -> None:
         link, message = event
-        if isinstance(message, Packet):
+        if type(message) is Packet:
             half = self.outgoing if message.report is not None else self.incoming
             half.packet(link, message, now_s, out)
         elif isinstance(message, Hello):
@@ -273,7 +265,8 @@ class Endpoint:
         state: Any = frozen
         closed, pool, timers, peers, outgoing, incoming = state
         endpoint = cls(settings, Pool.thaw(pool, now_s))
-        endpoint.closed = closed
+        if closed:
+            endpoint._shut()
         for key, ahead in timers:
             endpoint.timers.arm(key, now_s + ahead)
         endpoint.peers.restore(peers)

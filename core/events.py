@@ -291,10 +291,14 @@ class StartWrite(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Ask the kernel whether the owner of ``proof`` is dead; answered by Probed."""
+    """Ask the kernel whether the owner of ``proof`` is dead; answered by Probed.
+
+    ``left`` says that it has said goodbye, here and in Fence: its end is no news.
+    """
 
     peer: Instance
     proof: str
+    left: bool = False
 
 
 class Fence(NamedTuple):
@@ -302,6 +306,7 @@ class Fence(NamedTuple):
 
     peer: Instance
     dead: bool
+    left: bool = False
 
 
 class ResetPlane(NamedTuple):

@@ -18,6 +18,7 @@ from stagelink.core.handshake.fetch import (
     Fetch,
     Fetches,
 )  # fmt: skip
+from stagelink.core.handshake.session import OPEN
 from stagelink.core.messages import (
     CLAIM,
     ERROR,
@@ -32,8 +33,9 @@ from stagelink.core.messages import (
 from stagelink.core.pool import RECEIVE, Block, Refusal
 from stagelink.core.refusals import describe
 from stagelink.core.shelf import Shelf
+from stagelink.core.source import FLUSH_BYTES, FLUSH_CHANGES
 from stagelink.core.streams import MARK
-from stagelink.core.values import RegionRef
+from stagelink.core.values import RegionRef, new
 from stagelink.core.waits import Waits
 
 if TYPE_CHECKING:
@@ -74,8 +76,8 @@ class Gets:
     ) -> None:
         """Deliver inline bytes that nobody works on: all of the get in one step."""
         generation, size = known.generation, known.size
-        delivery = Delivery(0, generation, size, source.peer, known.body, None, None)
-        out.append(Complete(ticket, delivery))
+        said = (0, generation, size, source.peer, known.body, None, None)
+        out.append(new(Complete, (ticket, new(Delivery, said))))
         source.consume(known.key, generation, size)
         self.touch(source, out)
 
@@ -301,9 +303,9 @@ class Gets:
 
     def touch(self, source: Source, out: list[Action]) -> None:
         """Our books have changed: a report is due soon, or now if much memory waits for it."""
-        if not source.open:
+        if source.session.state != OPEN:
             return
-        if source.overdue:
+        if source.owed_bytes >= FLUSH_BYTES or source.owed >= FLUSH_CHANGES:
             source.send(Ack(()), self.fetches, out)
         elif source.owed or source.notices:
             self._timers.arm_once(("ack", source.address), self.now_s + self.ack_delay_s)

@@ -19,8 +19,8 @@ from stagelink.core.handshake.fetch import DRAINING, HELD, QUEUED, WAITING, Fetc
 from stagelink.core.handshake.session import GREETING, OPEN, Session
 from stagelink.core.messages import (
     INLINE,
-    Ack,
     Announce,
+    Bye,
     Done,
     Ended,
     Offer,
@@ -32,7 +32,7 @@ from stagelink.core.rejections import reject
 from stagelink.core.senders import Senders
 from stagelink.core.source import Source
 from stagelink.core.streams import stream_of
-from stagelink.core.values import NO_INSTANCE
+from stagelink.core.values import NO_INSTANCE, new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,6 +76,7 @@ class Incoming:
             Offer: self.arrivals.offer,
             Done: self.arrivals.done,
             Refused: self.arrivals.refused,
+            Bye: self.senders.bye,
         }
 
     @property
@@ -109,7 +110,7 @@ class Incoming:
         source.rejected.pop(key, None)  # who asks for it wants it again
         if self._answered_at_once(source, command, out):
             return
-        known = source.inbox.get(key)
+        known = source.inbox.by_key.get(key)
         if known is not None:
             newest = not (command.generation or command.size)
             ours = newest and command.instance in {NO_INSTANCE, source.peer}
@@ -126,11 +127,14 @@ class Incoming:
             want_size=command.size,
             want_instance=command.instance,
         )
-        if source.open and self.endings.of_another(source, fetch, out):
+        if command.instance and source.open and self.endings.of_another(source, fetch, out):
             return
         self._timers.arm(("fetch", fetch.number), command.deadline_s)
-        gets.advance(source, key, out)
-        source.ask_if_forgotten(key, gets.fetches, out)
+        self.senders.expect_successor(source)
+        if known is not None:
+            gets.advance(source, key, out)
+        elif source.inbox.forgot:
+            source.ask_if_forgotten(key, gets.fetches, out)
 
     def poll(self, command: Poll, now_s: float, out: list[Action]) -> None:
         """Answer at once; what needs a pull is fetched in the background."""
@@ -193,7 +197,10 @@ class Incoming:
         if refusal is not None or key is not None:
             out.append(Complete(command.ticket, refusal or key))
             return
+        for key in command.keys:
+            source.rejected.pop(key, None)  # who waits for it wants it again
         self.waits.begin(command)
+        self.senders.expect_successor(source)
         for key in command.keys:
             source.ask_if_forgotten(key, self.fetches, out)
 
@@ -214,8 +221,13 @@ class Incoming:
                 named = {kept.key, stream_of(kept.key)}
                 if kept.address == command.address and command.key in named:
                     self.deliveries.unshelve(kept, now_s, out)
-        self.endings.end_all(wanted, Reason.CANCELLED, "cancelled by this side", out)
-        out.append(Complete(command.ticket, len(wanted)))
+        detail = "cancelled by this side"
+        self.endings.end_all(wanted, Reason.CANCELLED, detail, out)
+        known = self.waits.keys(source.address)
+        unwanted = [key for key in known if command.key in {key, stream_of(key)}]
+        failure = Failure(Reason.CANCELLED.value, detail, source.label)
+        ended = self.waits.cancel(source.address, unwanted, failure, out)
+        out.append(Complete(command.ticket, len(wanted) + ended))
 
     def close(self, now_s: float, out: list[Action]) -> None:
         """End every get; transfers under way are cancelled and wait for their end."""
@@ -224,11 +236,11 @@ class Incoming:
         for kept in self.shelf.all():
             self.deliveries.unshelve(kept, now_s, out)
         for source in self.sources.values():
-            source.send(Ack(()), self.fetches, out)
+            source.send(Bye(), self.fetches, out)
 
     def _answered_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
         """Give a call what was kept for it, or answer it if its end is known already."""
-        if len(self._gets.shelf):
+        if self._gets.shelf.by_number:
             wanted = command
             if isinstance(wanted, Poll):
                 wanted = Get(*wanted[:4], 0, 0.0, 0, wanted.instance)
@@ -237,13 +249,21 @@ class Incoming:
         refusal = source.refusal(command.source)
         reason, detail = source.known_end(command.key)
         instance = command.instance
-        if not reason and instance and instance == source.peer and not source.open:
-            reason, detail = self._peers.trouble(source.peer), source.detail
+        if not reason and instance and instance == source.peer:
+            reason, detail = self._trouble(source)
         if refusal is None and reason:
             refusal = Failure(reason, detail, source.label)
         if refusal is not None:
             out.append(Complete(command.ticket, refusal))
         return refusal is not None
+
+    def _trouble(self, source: Source) -> tuple[str, str]:
+        """What is known against the very instance that we know of this sender."""
+        if source.gone:
+            return Reason.PEER_GONE.value, source.gone
+        if source.open:
+            return "", ""
+        return self._peers.trouble(source.peer), source.detail
 
     # --- messages and room ---------------------------------------------------------------
 
@@ -262,7 +282,7 @@ class Incoming:
             if sequence > taken:
                 self.senders.greet(source, now_s, out)
             return
-        source.session = Session(state, session, sent, taken + 1)
+        source.session = new(Session, (state, session, sent, taken + 1))
         handler = self._handlers.get(type(message))
         if handler is None or (type(message) is Welcome) != (state == GREETING):
             self.stale += 1

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Union
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
 
 from stagelink.core.messages import Gone
 
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
 Record = Union[int, Gone]
 """A live publish, by its generation, or the end of one."""
 
-FrozenLedger = tuple[int, int, tuple[Gone, ...], tuple["Entry", ...]]
+FrozenEntry = tuple[Any, ...]
+FrozenLedger = tuple[int, int, tuple[Gone, ...], tuple[FrozenEntry, ...]]
 
 GONE_LIMIT = 65_536
 """Gone records kept for readers that lag; a reader further behind starts over."""
 
 
-class Entry(NamedTuple):
+@dataclass(slots=True)
+class Entry:
     """One publish: its bytes, who may read it, who has, and who is reading now.
+
+    Its ledger changes it in place, and nobody else does.
 
     ``readers`` is how many identities may read it, or which (by name), or None for any number
     until its life ends. ``holders`` are identities that hold a reader's slot without having been
@@ -59,6 +64,14 @@ class Entry(NamedTuple):
             return reader in self.readers
         return len(self.holders) + len(self.counted) < self.readers
 
+    def freeze(self) -> FrozenEntry:
+        """The state as a tuple."""
+        return (
+            self.generation, self.number, self.key, self.size, self.block, self.body, self.error,
+            self.readers, self.holders, self.counted, self.leases, self.leaving,
+            self.gone_number, self.ttl_s,
+        )  # fmt: skip
+
     @property
     def exhausted(self) -> bool:
         """Whether every declared reader has been counted."""
@@ -68,40 +81,35 @@ class Entry(NamedTuple):
         return len(self.counted) >= declared
 
 
-def _with(entry: Entry, holders: tuple[str, ...], counted: tuple[str, ...], leases: int) -> Entry:
-    """*entry* with these books; _replace would take four times as long."""
-    return _new(Entry, (*entry[:8], holders, counted, leases, *entry[11:]))
-
-
-_new = tuple.__new__
-
-
 class Ledger:
-    """Entries by generation, the live ones by key, and the numbered log of one edge."""
+    """Entries by generation, and the numbered log of one edge.
 
-    __slots__ = ("_by_key", "_gone", "_live", "entries", "head", "trimmed")
+    ``by_key`` has the generation of the live entry of every key that has one.
+    """
+
+    __slots__ = ("_gone", "_live", "by_key", "entries", "head", "trimmed")
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self.head = 0
         self.trimmed = 0
-        self._by_key: dict[str, int] = {}
+        self.by_key: dict[str, int] = {}
         self._live: dict[int, int] = {}
         self._gone: dict[int, Gone] = {}
 
     def live(self, key: str) -> Entry | None:
         """The live entry of *key*."""
-        generation = self._by_key.get(key)
+        generation = self.by_key.get(key)
         return None if generation is None else self.entries[generation]
 
     def publish(self, entry: Entry) -> None:
         """Append *entry*, which has the number after ``head``; its key must not be live."""
-        generation, number, key = entry[:3]
-        assert key not in self._by_key
+        generation, number = entry.generation, entry.number
+        assert entry.key not in self.by_key
         assert number == self.head + 1
         self.head = number
         self.entries[generation] = entry
-        self._by_key[key] = self._live[number] = generation
+        self.by_key[entry.key] = self._live[number] = generation
 
     def leave(self, generation: int, reason: Reason, detail: str) -> Entry | None:
         """Let a live entry leave, with a Gone in the log; return it if its bytes are free now."""
@@ -109,29 +117,28 @@ class Ledger:
         if entry is None or entry.leaving:
             return None
         self.head += 1
-        del self._live[entry.number], self._by_key[entry.key]
+        del self._live[entry.number], self.by_key[entry.key]
         self._gone[self.head] = Gone(self.head, entry.key, generation, reason.value, detail)
-        self.entries[generation] = entry._replace(leaving=reason.value, gone_number=self.head)
+        entry.leaving, entry.gone_number = reason.value, self.head
         return self._removed_if_free(generation)
 
     def lease(self, generation: int, reader: str) -> None:
         """One more lease of *reader* pins the entry and holds a reader's slot."""
         entry = self.entries[generation]
-        holders = entry.holders if reader in entry.holders else (*entry.holders, reader)
-        self.entries[generation] = _with(entry, holders, entry.counted, entry.leases + 1)
+        entry.leases += 1
+        if reader not in entry.holders:
+            entry.holders = (*entry.holders, reader)
 
     def unlease(self, generation: int) -> Entry | None:
         """One lease fewer; return the entry if its bytes are free now."""
-        entry = self.entries[generation]
-        self.entries[generation] = _with(entry, entry.holders, entry.counted, entry.leases - 1)
+        self.entries[generation].leases -= 1
         return self._removed_if_free(generation)
 
     def vacate(self, generation: int, reader: str) -> None:
         """*reader* no longer holds a slot; a removed entry is fine."""
         entry = self.entries.get(generation)
         if entry is not None and reader in entry.holders:
-            rest = tuple([name for name in entry.holders if name != reader])
-            self.entries[generation] = _with(entry, rest, entry.counted, entry.leases)
+            entry.holders = tuple([name for name in entry.holders if name != reader])
 
     def count(self, generation: int, reader: str) -> bool:
         """Count *reader*, once; True if that was the last one the entry waited for."""
@@ -139,9 +146,7 @@ class Ledger:
         if entry is None or reader in entry.counted:
             return False
         self.vacate(generation, reader)
-        entry = self.entries[generation]
-        entry = _with(entry, entry.holders, (*entry.counted, reader), entry.leases)
-        self.entries[generation] = entry
+        entry.counted = (*entry.counted, reader)
         return entry.exhausted and not entry.leaving
 
     def records_after(self, cursor: int) -> Iterator[tuple[int, Record]]:
@@ -183,16 +188,18 @@ class Ledger:
 
     def freeze(self) -> FrozenLedger:
         """The state as nested tuples."""
-        return self.head, self.trimmed, tuple(self._gone.values()), tuple(self.entries.values())
+        entries = tuple([entry.freeze() for entry in self.entries.values()])
+        return self.head, self.trimmed, tuple(self._gone.values()), entries
 
     @classmethod
     def thaw(cls, frozen: FrozenLedger) -> Ledger:
         """The ledger that froze to *frozen*."""
         ledger = cls()
-        ledger.head, ledger.trimmed, gone, entries = frozen
+        ledger.head, ledger.trimmed, gone, frozen_entries = frozen
+        entries = [Entry(*fields) for fields in frozen_entries]
         ledger._gone = {record.number: record for record in gone}
         ledger.entries = {entry.generation: entry for entry in entries}
         live = [entry for entry in entries if not entry.leaving]
         ledger._live = {entry.number: entry.generation for entry in live}
-        ledger._by_key = {entry.key: entry.generation for entry in live}
+        ledger.by_key = {entry.key: entry.generation for entry in live}
         return ledger

@@ -173,8 +173,15 @@ class Ack(NamedTuple):
     consumed: tuple[int, ...]
 
 
-ToSender = Union[Subscribe, Query, Pull, Cancel, Ack]
-ToReceiver = Union[Welcome, Synced, Announce, Ended, Offer, Done, Refused]
+class Bye(NamedTuple):
+    """Either way: I was closed. News for people and for who waits; proves and frees nothing.
+
+    Transfers under way go on, and what they owe is still told; nothing new begins.
+    """
+
+
+ToSender = Union[Subscribe, Query, Pull, Cancel, Ack, Bye]
+ToReceiver = Union[Welcome, Synced, Announce, Ended, Offer, Done, Refused, Bye]
 
 
 class Packet(NamedTuple):

@@ -13,9 +13,10 @@ from stagelink.core.errors import Reason
 from stagelink.core.events import Complete, Failure, Published, Send
 from stagelink.core.handshake.session import CLOSED
 from stagelink.core.ledger import Entry
-from stagelink.core.messages import Ack, Cancel, Lost, Pull, Query, Subscribe
+from stagelink.core.messages import Ack, Bye, Cancel, Lost, Pull, Query, Subscribe
 from stagelink.core.receivers import Receivers
 from stagelink.core.transfers import Transfers
+from stagelink.core.values import new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,6 +59,7 @@ class Outgoing:
             Pull: self.transfers.pull,
             Cancel: self.transfers.cancel,
             Ack: edges.ack,
+            Bye: self.receivers.bye,
         }
 
     @property
@@ -89,43 +91,50 @@ class Outgoing:
 
     def publish(self, command: Publish, now_s: float, out: list[Action]) -> None:
         """Put an entry into the log of its edge and move the feeds."""
-        refusal = self.refuses(command)
-        if refusal is not None:
-            if command.block is not None:
-                self._grant(self._pool.free(command.block), out)
-            out.append(Complete(command.ticket, refusal))
-            return
+        ticket, to, key, size, block, body, error, readers, ttl_s, _ = command
         edges = self._edges
-        ledger = edges.ledger_of(command.to)
-        older = ledger.live(command.key)
+        ledger = edges.ledgers.get(to)
+        older = ledger.by_key.get(key) if ledger else None
+        room = edges.inline + len(body) <= self._settings.inline_bytes
+        if (older is not None or not room) and self._refused(command, out):
+            return
+        if ledger is None:
+            ledger = edges.ledger_of(to)
         if older is not None:
-            edges.leave(command.to, older.generation, Reason.REPLACED, "published again", out)
-        if command.block is not None:
-            self._pool.hold(command.block)
-        self.generation += 1
-        edges.inline += len(command.body)
-        entry = Entry(
-            self.generation, ledger.head + 1, command.key, command.size, command.block,
-            command.body, command.error, command.readers, ttl_s=command.ttl_s,
-        )  # fmt: skip
+            edges.leave(to, older, Reason.REPLACED, "published again", out)
+        if block is not None:
+            self._pool.hold(block)
+        self.generation = generation = self.generation + 1
+        edges.inline += len(body)
+        number = ledger.head + 1
+        entry = Entry(generation, number, key, size, block, body, error, readers, ttl_s=ttl_s)
         ledger.publish(entry)
-        self._timers.arm(("ttl", command.to, self.generation), now_s + command.ttl_s)
-        out.append(Complete(command.ticket, Published(self.generation)))
-        for reader in edges.stages.get(command.to, ()):
+        self._timers.arm(("ttl", to, generation), now_s + ttl_s)
+        out.append(new(Complete, (ticket, new(Published, (generation,)))))
+        for reader in edges.stages.get(to, ()):
             feed = reader.feed
-            if feed.cursor + 1 == entry.number and feed.sync_at < 0 and feed.open:
-                feed.sent(entry.number, edges.announce_entry(reader, entry, out))
+            if feed.cursor + 1 == number and feed.sync_at < 0 and feed.open:
+                feed.sent(number, edges.announce_entry(reader, entry, out))
             else:
                 edges.announce(reader, out)
+
+    def _refused(self, command: Publish, out: list[Action]) -> bool:
+        refusal = self.refuses(command)
+        if refusal is None:
+            return False
+        if command.block is not None:
+            self._grant(self._pool.free(command.block), out)
+        out.append(Complete(command.ticket, refusal))
+        return True
 
     def refuses(self, command: Publish) -> Failure | None:
         """Why *command* cannot be published now: its key is live, or the inline bytes are many."""
         edges = self._edges
         ledger = edges.ledgers.get(command.to)
-        older = ledger.live(command.key) if ledger else None
-        if older is not None and not command.replace:
-            detail = f"generation {older.generation} of this key is live"
-            return Failure(Reason.DUPLICATE.value, detail, generation=older.generation)
+        live = ledger.by_key.get(command.key) if ledger else None
+        if live is not None and not command.replace:
+            detail = f"generation {live} of this key is live"
+            return Failure(Reason.DUPLICATE.value, detail, generation=live)
         if edges.inline + len(command.body) > self._settings.inline_bytes:
             return Failure(Reason.NO_ROOM.value, f"{edges.inline} inline bytes are published")
         return None
@@ -154,6 +163,8 @@ class Outgoing:
                 detail = "the sender closed"
                 self._edges.leave(to, entry.generation, Reason.WITHDRAWN, detail, out)
         self.transfers.close(out)
+        for reader in self.readers.values():
+            reader.send(Bye(), out)
 
     # --- messages ------------------------------------------------------------------------
 

@@ -116,6 +116,15 @@ def parse(data: Readable, size: int) -> Layout:
     if not PREFIX.size <= size <= len(data):
         msg = f"a payload of {size} bytes in {len(data)}: the prefix alone has {PREFIX.size}"
         raise PayloadError(msg)
+    return layout_of(data, size)
+
+
+def layout_of(data: Readable, size: int) -> Layout:
+    """As :func:`parse`, where *data* need not be more of it than the prefix and the table.
+
+    Raises:
+        PayloadError: as for :func:`parse`.
+    """
     magic, version, flags, header_len, count, total = PREFIX.unpack_from(data)
     if magic != MAGIC or flags & ~(DIGEST | SHARED):
         msg = f"these bytes are no payload: they begin with {bytes(data[:8]).hex()}"
@@ -130,6 +139,9 @@ def parse(data: Readable, size: int) -> Layout:
         )
         raise PayloadError(msg)
     table = bytes(data[PREFIX.size : PREFIX.size + ENTRY_BYTES * count])
+    if len(table) != ENTRY_BYTES * count:
+        msg = f"{len(data)} bytes do not hold the table of {count} buffers"
+        raise PayloadError(msg)
     layout = (_read if count <= CACHED_BUFFERS else _read.__wrapped__)(header_len, table)
     if layout.size + (DIGEST_BYTES if flags & DIGEST else 0) != size:
         msg = f"the buffers of the payload end at {layout.size}, {size} bytes arrived"

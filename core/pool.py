@@ -84,7 +84,7 @@ class Pool:
         ConfigError: capacity, alignment or floors make no sense.
     """
 
-    __slots__ = ("_allocator", "_blocks", "_config", "_limits", "_now_s", "_waits")
+    __slots__ = ("_allocator", "_blocks", "_config", "_limits", "_now_s", "waits")
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Pool:
         self._limits = ((units - receive) * alignment, (units - send) * alignment)
         self._config = (self._allocator.capacity, alignment, self._limits, pool_id)
         self._blocks = Blocks(pool_id)
-        self._waits: dict[int, _Wait] = {}  # in the order of arrival
+        self.waits: dict[int, _Wait] = {}  # in the order of arrival
         self._now_s = -inf  # the latest time told, for the calls that are not told
 
     def reserve(
@@ -134,14 +134,14 @@ class Pool:
         self._now_s = max(self._now_s, now_s)
         if total > self._limits[use]:
             return self.refusal(sum(sizes), now_s)._replace(never_fits=True)
-        if not self._waits or self._may_pass(total, use, self._head()):
+        if not self.waits or self._may_pass(total, use, self._head()):
             blocks = self._place(sizes, total, use)
             if blocks is not None:
                 return blocks
         if not deadline_s > now_s:  # so that NaN does not wait for ever
             return self.refusal(sum(sizes), now_s)
         patient_until_s = now_s + HEAD_PATIENCE_S
-        self._waits[waiter] = _Wait(tuple(sizes), total, use, deadline_s, patient_until_s)
+        self.waits[waiter] = _Wait(tuple(sizes), total, use, deadline_s, patient_until_s)
         return None
 
     def hold(self, block: Block) -> None:
@@ -181,7 +181,7 @@ class Pool:
 
     def leave(self, waiter: int) -> list[Grant]:
         """Let *waiter* leave the queue (unknown ones are fine); return those it held up."""
-        return self._serve() if self._waits.pop(waiter, None) else []
+        return self._serve() if self.waits.pop(waiter, None) else []
 
     def expire(self, now_s: float) -> tuple[list[tuple[int, Refusal]], list[Grant]]:
         """Dismiss every waiter whose deadline is at or before *now_s*, and serve those behind.
@@ -189,12 +189,12 @@ class Pool:
         From here on space is kept for a first waiter that has waited :data:`HEAD_PATIENCE_S`.
         """
         self._now_s = max(self._now_s, now_s)
-        due = [(name, wait) for name, wait in self._waits.items() if wait.deadline_s <= now_s]
+        due = [(name, wait) for name, wait in self.waits.items() if wait.deadline_s <= now_s]
         if not due:
             return [], []
         refused = [(name, self.refusal(sum(wait.sizes), now_s)) for name, wait in due]
         for name, _ in due:
-            del self._waits[name]
+            del self.waits[name]
         return refused, self._serve()
 
     def next_deadline(self) -> float | None:
@@ -202,9 +202,9 @@ class Pool:
 
         A deadline, or the moment from which space is kept for the first waiter.
         """
-        if not self._waits:
+        if not self.waits:
             return None
-        first = min(wait.deadline_s for wait in self._waits.values())
+        first = min(wait.deadline_s for wait in self.waits.values())
         patience = self._head().patient_until_s
         return first if patience <= self._now_s else min(first, patience)
 
@@ -227,7 +227,7 @@ class Pool:
         space = self._space()
         bytes_now = (space.capacity, space.free_bytes, space.largest_free)
         reserved, held, quarantined = self._blocks.in_state
-        counts = (len(self._blocks), len(self._waits))
+        counts = (len(self._blocks), len(self.waits))
         return PoolStats(*bytes_now, reserved, held, quarantined, *counts)
 
     def freeze(self, now_s: float) -> tuple[Any, ...]:
@@ -237,7 +237,7 @@ class Pool:
         reported, and would tell apart pools that behave alike.
         """
         blocks = self._blocks
-        waits = self._freeze_waits(max(self._now_s, now_s)) if self._waits else ()
+        waits = self._freeze_waits(max(self._now_s, now_s)) if self.waits else ()
         return (self._config, blocks.serial, blocks.freeze(), waits)
 
     @classmethod
@@ -253,10 +253,10 @@ class Pool:
         self._blocks = Blocks(pool_id, serial, rows)
         self._allocator = None  # built when first needed: an explorer thaws more than it changes
         self._now_s = now_s
-        self._waits = {}
+        self.waits = {}
         for waiter, sizes, use, life_s, patience_s in waits:
             total = _whole_units(sizes, alignment)
-            self._waits[waiter] = _Wait(sizes, total, use, now_s + life_s, now_s + patience_s)
+            self.waits[waiter] = _Wait(sizes, total, use, now_s + life_s, now_s + patience_s)
 
     def _freeze_waits(self, now_s: float) -> tuple[Any, ...]:
         return tuple(
@@ -267,7 +267,7 @@ class Pool:
                 max(0.0, round(deadline_s - now_s, 6)),
                 max(0.0, round(patient_until_s - now_s, 6)),
             )
-            for waiter, (sizes, _, use, deadline_s, patient_until_s) in self._waits.items()
+            for waiter, (sizes, _, use, deadline_s, patient_until_s) in self.waits.items()
         )
 
     def _space(self) -> Allocator:
@@ -285,13 +285,13 @@ class Pool:
         if not sizes or min(sizes) < 0:
             msg = f"sizes {sizes} are not one or more sizes of 0 bytes or more"
             raise ConfigError(msg, remedy="ask for at least one block of 0 bytes or more")
-        if waiter in self._waits:
+        if waiter in self.waits:
             msg, remedy = f"waiter {waiter} is waiting already", "let it leave the queue first"
             raise ProtocolViolationError(msg, reason=Reason.DUPLICATE, remedy=remedy)
         return _whole_units(sizes, self._config[1])
 
     def _head(self) -> _Wait:
-        return next(iter(self._waits.values()))
+        return next(iter(self.waits.values()))
 
     def _may_pass(self, total: int, use: int, head: _Wait) -> bool:
         """Whether *head*, which does not fit, lets others be served before it."""
@@ -319,21 +319,21 @@ class Pool:
         if self._allocator is not None:
             for offset in offsets:
                 self._allocator.free(offset)
-        return self._serve() if self._waits and offsets else []
+        return self._serve() if self.waits and offsets else []
 
     def _serve(self) -> list[Grant]:
         """Give space to waiters in their order, as far as the first allows."""
         grants: list[Grant] = []
         space = self._space()
         head: _Wait | None = None  # the first that does not fit
-        for waiter, wait in tuple(self._waits.items()):
+        for waiter, wait in tuple(self.waits.items()):
             if not space.free_bytes:
                 break
             if head and not self._may_pass(wait.total, wait.use, head):
                 continue
             blocks = self._place(wait.sizes, wait.total, wait.use)
             if blocks is not None:
-                del self._waits[waiter]
+                del self.waits[waiter]
                 grants.append(Grant(waiter, blocks))
             elif head is None:
                 head = wait

@@ -9,6 +9,7 @@ from stagelink.core.handshake.feed import Feed
 from stagelink.core.handshake.lease import Leases
 from stagelink.core.handshake.session import CLOSED, OPEN, Session
 from stagelink.core.messages import Packet, Report, Welcome
+from stagelink.core.values import new
 
 if TYPE_CHECKING:
     from stagelink.core.events import Action
@@ -60,8 +61,8 @@ class Reader:
         state, number, sent, taken = self.session
         if state != OPEN and not isinstance(message, Welcome):
             return
-        out.append(Send(self.link, Packet(number, sent, None, message)))
-        self.session = Session(state, number, sent + 1, taken)
+        out.append(new(Send, (self.link, new(Packet, (number, sent, None, message)))))
+        self.session = new(Session, (state, number, sent + 1, taken))
 
     def cut(self) -> None:
         """The conversation is over; leases stay until their end is proved."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from stagelink.core.edges import Edges
     from stagelink.core.events import Action, Attached
     from stagelink.core.handshake.watch import Peers
-    from stagelink.core.messages import Hello
+    from stagelink.core.messages import Bye, Hello
     from stagelink.core.settings import Settings
     from stagelink.core.transfers import Transfers
     from stagelink.core.values import Instance, Link, PlaneCard
@@ -98,6 +98,11 @@ class Receivers:
         out.append(Send(reader.link, Lost(reader.session.number)))
         reader.session = reader.session._replace(state=CLOSED)
         reader.feed.subscribed = False
+
+    def bye(self, reader: Reader, message: Bye, out: list[Action]) -> None:
+        """A receiver was closed; its leases stay until their end is proved."""
+        del message, out
+        self._peers.farewell(reader.instance)
 
     # --- plane and peers -----------------------------------------------------------------
 

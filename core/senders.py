@@ -9,7 +9,7 @@ from stagelink.core.events import Attach
 from stagelink.core.handshake.fetch import DRAINING, PULLING, QUEUED
 from stagelink.core.handshake.session import ATTACHING, DECLINED, GREETING, IDLE, OPEN
 from stagelink.core.messages import Ack, Cancel, Subscribe
-from stagelink.core.source import Source
+from stagelink.core.source import DIED, LEFT, Source
 from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stagelink.core.events import Action, Attached
     from stagelink.core.gets import Gets
     from stagelink.core.handshake.watch import Peers
-    from stagelink.core.messages import Declined, Lost, Synced, Welcome
+    from stagelink.core.messages import Bye, Declined, Lost, Synced, Welcome
     from stagelink.core.settings import Settings
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance, Link
@@ -118,9 +118,10 @@ class Senders:
     def welcome(self, source: Source, message: Welcome, out: list[Action]) -> None:
         """The sender answers our greeting: attach to its regions, or go on at once."""
         self._timers.disarm(("greet", source.address))
+        self._timers.disarm(("heir", source.address))
         if source.peer != message.instance:
             self._restarted(source, out)
-        source.peer, source.peer_name = message.instance, str(message.identity)
+        source.peer, source.peer_name, source.gone = message.instance, str(message.identity), ""
         source.plane = message.plane.name
         self._peers.up(message.instance, SIDE, message.host.proof)
         if message.fresh:
@@ -139,6 +140,13 @@ class Senders:
         for key in dict.fromkeys(waited):
             source.ask_if_forgotten(key, gets.fetches, out)
 
+    def bye(self, source: Source, message: Bye, out: list[Action]) -> None:
+        """The sender was closed: nothing new comes, but what is under way may yet."""
+        del message
+        source.gone = LEFT
+        self._peers.farewell(source.peer)
+        self._endings.fail_waiting(source, Reason.PEER_GONE, LEFT, out)
+
     # --- time and peers ------------------------------------------------------------------
 
     def greet_due(self, address: str, now_s: float, out: list[Action]) -> None:
@@ -153,6 +161,19 @@ class Senders:
         source = self._gets.sources[address]
         if source.owes(self._gets.fetches):
             source.send(Ack(()), self._gets.fetches, out)
+
+    def expect_successor(self, source: Source) -> None:
+        """Somebody waits for a sender that is known to be gone: not for longer than a moment."""
+        if source.gone:
+            when_s = self._gets.now_s + self._settings.policy.successor_s
+            self._timers.arm_once(("heir", source.address), when_s)
+
+    def successor_due(self, address: str, now_s: float, out: list[Action]) -> None:
+        """Nobody has come in place of the sender that is gone."""
+        self._gets.now_s = now_s
+        source = self._gets.sources[address]
+        if source.gone:
+            self._endings.fail_waiting(source, Reason.PEER_GONE, source.gone, out)
 
     def unreachable(self, peer: Instance, now_s: float, out: list[Action]) -> None:
         """The grace is over: tell whoever waits for *peer*."""
@@ -175,8 +196,7 @@ class Senders:
         gets.now_s = now_s
         for source in gets.sources.values():
             if source.peer == peer:
-                detail = "the sender is dead or closed"
-                self._endings.fail_all(source, Reason.PEER_GONE, detail, out)
+                self._end_gets(source, out)
         for fetch in gets.fetches.all():
             if fetch.peer == peer and fetch.state == DRAINING:
                 gets.drained(fetch, out)
@@ -185,6 +205,12 @@ class Senders:
                 source.cut_off()
                 if source.session.state in {GREETING, ATTACHING, OPEN}:
                     self.greet(source, now_s, out)  # it lives: our last greeting is out of date
+
+    def _end_gets(self, source: Source, out: list[Action]) -> None:
+        if not source.gone:  # else who waits has begun since, and expects a successor
+            source.gone = DIED
+            self._endings.fail_waiting(source, Reason.PEER_GONE, DIED, out)
+        self._endings.fail_under_way(source, Reason.PEER_GONE, source.gone, out)
 
     # --- transitions ---------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from stagelink.core.handshake.session import (
 )  # fmt: skip
 from stagelink.core.messages import Ack, Hello, Packet, Query, Report
 from stagelink.core.streams import is_stream, stream_of
-from stagelink.core.values import NO_INSTANCE, Instance
+from stagelink.core.values import NO_INSTANCE, Instance, new
 
 if TYPE_CHECKING:
     from stagelink.core.events import Action
@@ -37,6 +37,9 @@ NOTICES_LIMIT = 4096
 RECENT_KEYS = 1024
 """Ends of keys that are remembered, for gets that come later."""
 
+DIED = "the sender is dead or closed"
+LEFT = "the sender closed"
+
 FINAL = frozenset({Reason.EXPIRED.value, Reason.WITHDRAWN.value})
 """Ends of a key that a get waiting for it hears of at once; the others may bring a successor."""
 
@@ -45,9 +48,9 @@ class Source:
     """What we know and owe of the sender at ``address``."""
 
     __slots__ = (
-        "address", "attached", "consumed", "cursor", "detail", "fresh", "inbox", "met", "notices",
-        "owed", "owed_bytes", "peer", "peer_name", "plane", "recent", "rejected", "reported",
-        "session", "stage", "stalled", "synced",
+        "address", "attached", "consumed", "cursor", "detail", "fresh", "gone", "inbox", "met",
+        "notices", "owed", "owed_bytes", "peer", "peer_name", "plane", "recent", "rejected",
+        "reported", "session", "stage", "stalled", "synced",
     )  # fmt: skip
 
     def __init__(self, address: str, stage: str) -> None:
@@ -59,6 +62,8 @@ class Source:
         self.attached: Instance = NO_INSTANCE
         self.met = False
         self.detail = "never connected"
+        # What became of the sender that we knew, until another one or itself answers again.
+        self.gone = ""
         self.plane = ""
         self.inbox = Inbox()
         self.cursor = 0
@@ -141,8 +146,8 @@ class Source:
 
     def _post(self, report: Report, message: ToSender, out: list[Action]) -> None:
         state, number, sent, taken = self.session
-        self.session = Session(state, number, sent + 1, taken)
-        out.append(Send(self.address, Packet(number, sent, report, message)))
+        self.session = new(Session, (state, number, sent + 1, taken))
+        out.append(new(Send, (self.address, new(Packet, (number, sent, report, message)))))
 
     def _take_notices(self) -> tuple[int, ...]:
         """As many notices as one message tells, oldest first."""
@@ -160,14 +165,10 @@ class Source:
         """Whether the sender's picture of our books is out of date."""
         return bool(self.notices) or self.reported != self.report(fetches)
 
-    @property
-    def overdue(self) -> bool:
-        """Whether what we owe is too much to wait for the timer."""
-        return self.owed_bytes >= FLUSH_BYTES or self.owed >= FLUSH_CHANGES
-
     def consume(self, key: str, generation: int, size: int) -> None:
         """*generation* has been used; remember it until the log says that it is gone."""
-        self.inbox.drop(key, generation)
+        if key in self.inbox.by_key:
+            self.inbox.drop(key, generation)
         self.consumed[generation] = True
         self.notices.append(generation)
         self.owed_bytes += size
@@ -239,7 +240,7 @@ class Source:
         """The state as nested tuples; ``detail`` and ``plane`` are for people and left out."""
         return (
             self.address, self.stage, self.session, self.peer, self.peer_name, self.attached,
-            self.met, self.inbox.freeze(), self.cursor, self.synced, self.fresh,
+            self.met, self.gone, self.inbox.freeze(), self.cursor, self.synced, self.fresh,
             tuple(self.consumed.items()), tuple(self.notices), self.owed_bytes, self.owed,
             self.reported, tuple(self.rejected), tuple(self.recent.items()), tuple(self.stalled),
         )  # fmt: skip
@@ -251,9 +252,9 @@ class Source:
         address, stage, *rest = state
         source = cls(address, stage)
         (
-            source.session, source.peer, source.peer_name, source.attached, source.met, inbox,
-            source.cursor, source.synced, source.fresh, consumed, notices, source.owed_bytes,
-            source.owed, source.reported, rejected, recent, stalled,
+            source.session, source.peer, source.peer_name, source.attached, source.met,
+            source.gone, inbox, source.cursor, source.synced, source.fresh, consumed, notices,
+            source.owed_bytes, source.owed, source.reported, rejected, recent, stalled,
         ) = rest  # fmt: skip
         source.inbox = Inbox.thaw(inbox)
         source.consumed, source.notices = dict(consumed), list(notices)

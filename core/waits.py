@@ -69,6 +69,21 @@ class Waits:
         if self._end(ticket):
             out.append(Complete(ticket, failure))
 
+    def cancel(self, address: str, keys: list[str], failure: Failure, out: list[Action]) -> int:
+        """Wait no more for *keys*; how many waits had no other key, and so end with *failure*."""
+        ended = 0
+        for key in keys:
+            for ticket in list(self._by_key.get((address, key), ())):
+                wait = self._by_ticket[ticket]
+                left = tuple(other for other in wait.keys if other != key)
+                if not left:
+                    self.fail(ticket, failure, out)
+                    ended += 1
+                    continue
+                self._by_ticket[ticket] = wait._replace(keys=left)
+                self._drop(address, key, ticket)
+        return ended
+
     def _add(self, wait: Wait) -> None:
         self._by_ticket[wait.ticket] = wait
         for key in wait.keys:
@@ -80,11 +95,14 @@ class Waits:
             return False
         self._timers.disarm(("wait", ticket))
         for key in wait.keys:
-            waiting = self._by_key[wait.address, key]
-            del waiting[ticket]
-            if not waiting:
-                del self._by_key[wait.address, key]
+            self._drop(wait.address, key, ticket)
         return True
+
+    def _drop(self, address: str, key: str, ticket: int) -> None:
+        waiting = self._by_key[address, key]
+        del waiting[ticket]
+        if not waiting:
+            del self._by_key[address, key]
 
     def freeze(self) -> FrozenWaits:
         """The state as nested tuples."""

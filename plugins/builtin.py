@@ -42,26 +42,29 @@ def stagelink_backends() -> list[Backend]:
 def stagelink_channels() -> list[ChannelKind]:
     """ZeroMQ between processes, queues within one."""
     return [
-        ChannelKind("zmq", "ZeroMQ over TCP or local sockets", _HERE + "zmq_channel"),
+        ChannelKind("zmq", "ZeroMQ, and Unix sockets within one host", _HERE + "zmq_channel"),
         ChannelKind("memory", "queues of one process", _HERE + "memory_channel"),
     ]
 
 
 def zmq_channel(context: BackendContext) -> ControlChannel:
     """Bound unless the connector only receives: nobody dials a receiver."""
+    from stagelink.adapters.local import LocalChannel  # noqa: PLC0415
     from stagelink.adapters.zmq.channel import ZmqChannel  # noqa: PLC0415
 
     config = context.config
-    return ZmqChannel(
+    largest = config.eager_limit + (64 << 10)
+    channel = ZmqChannel(
         None if config.role == "receiver" or config.ipc is not None else config.host,
         config.zmq_port,
         ipc=config.ipc,
         advertise=config.advertise_host,
         allow_wildcard=config.allow_wildcard,
-        max_frame_bytes=config.eager_limit + (64 << 10),
+        max_frame_bytes=largest,
         heartbeat_timeout_s=config.policy.silence_s,
         heartbeat_interval_s=config.policy.silence_s / 3,
     )
+    return LocalChannel(channel, longest=largest) if config.shortcut else channel
 
 
 def shm_provider(context: BackendContext) -> MemoryProvider:

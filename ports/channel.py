@@ -41,7 +41,10 @@ class ControlChannel(Protocol):
     except what arrives malformed in transport, which is dropped and counted in ``dropped``.
     """
 
-    dropped: int
+    @property
+    def dropped(self) -> int:
+        """How many messages were malformed in transport."""
+        ...
 
     @property
     def address(self) -> str:

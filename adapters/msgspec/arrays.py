@@ -131,7 +131,8 @@ def make(
     count = count_items(shape, dtype.itemsize, nbytes)
     try:
         if not nbytes:
-            return np.empty(shape, dtype)
+            empty: Array = np.ndarray(shape, dtype, bytearray())
+            return empty  # np.empty() would make a byte of each item of "S0"
         return np.frombuffer(buffer, dtype, count, offset).reshape(shape)
     except (ValueError, MemoryError) as error:
         msg = f"no array of dtype {dtype} and shape {shape!r:.80}: {error}"

@@ -145,6 +145,14 @@ class AckFields(FromReceiver, array_like=True, gc=False):
     consumed: Numbers
 
 
+class ByeFields(Struct, array_like=True, gc=False):
+    """Of a Bye, either way: nothing more than what a packet begins with."""
+
+    session: Nat
+    sequence: Nat
+    report: ReportFields | None
+
+
 class WelcomeFields(FromSender, array_like=True, gc=False):
     """Of a Welcome."""
 

@@ -21,8 +21,17 @@ def render(path: Path) -> str:
     steps = []
     while path is not None:
         path, step = path
-        steps.append(f".{step}" if isinstance(step, Field) else f"[{step!r:.60}]")
+        steps.append(f".{step}" if isinstance(step, Field) else f"[{shown(step)}]")
     return "value" + "".join(reversed(steps))
+
+
+def shown(key: object) -> str:
+    """*key* as one would write it in Python, cut short; or what it is, if it cannot be written."""
+    try:
+        return f"{key!r:.60}"
+    except Exception:  # noqa: BLE001 - its own __repr__ may raise anything, and long ints do
+        many = f"an int of {key.bit_length()} bits" if isinstance(key, int) else ""
+        return many or f"a {type(key).__name__}"
 
 
 def at(path: Path, error: PayloadError) -> PayloadError:

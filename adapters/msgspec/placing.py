@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stagelink.adapters.msgspec.paths import Path, render
+from stagelink.adapters.msgspec.paths import Path, render, shown
 from stagelink.core.errors import ConfigError, PayloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 def check_place(into: object, device: object) -> None:
@@ -41,7 +42,8 @@ def fill(value: Any, into: Any) -> Any:  # noqa: ANN401
         PayloadError: they do not match; both sides' shapes are told.
     """
     match = _Match()
-    match.whole(value, into, None)
+    with _bounded():
+        match.whole(value, into, None)
     for source, target in match.copies:
         _copy(source, target)
     for container, key, item in match.replaced:
@@ -53,8 +55,28 @@ def moved(value: Any, device: object) -> Any:  # noqa: ANN401
     """*value* with every tensor copied to *device*, and every other view copied as well.
 
     Containers are made anew; instances, which a load has just made, are changed in place.
+
+    Raises:
+        PayloadError: it is nested too deep.
     """
-    return _mapped(value, lambda tensor: tensor.to(device, copy=True))
+    with _bounded():
+        return _mapped(value, lambda tensor: _moved(tensor, device))
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """A value may be nested deeper than we can follow, for reading it takes less of the stack."""
+    try:
+        yield
+    except RecursionError as error:
+        msg = "the value is nested too deep to be copied"
+        raise PayloadError(msg, remedy="get it without into= and device=") from error
+
+
+def _moved(tensor: Any, device: object) -> Any:  # noqa: ANN401
+    from stagelink.adapters.msgspec.tensors import moved_bits  # noqa: PLC0415 - heavy
+
+    return moved_bits(tensor, device)
 
 
 class _Match:
@@ -104,7 +126,7 @@ def _told(value: Any) -> str:  # noqa: ANN401
         kind = "a tensor" if _is_tensor(value) else "an array"
         return f"{kind} of {value.dtype} and shape {list(value.shape)}"
     if isinstance(value, dict):
-        return f"a dict of {sorted(map(str, value))}"
+        return f"a dict of {sorted(k if type(k) is str else shown(k) for k in value)}"
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a {type(value).__name__}"
@@ -127,15 +149,18 @@ def _copy(source: Any, target: Any) -> None:  # noqa: ANN401
 def _mapped(value: Any, move: Callable[[Any], Any]) -> Any:  # noqa: ANN401
     if _is_bulk(value):
         return move(value) if _is_tensor(value) else value.copy()
-    if isinstance(value, memoryview):
-        return memoryview(bytearray(value))
+    if isinstance(value, memoryview):  # of a set, it must be hashable still
+        return memoryview(bytes(value) if value.readonly else bytearray(value))
     if isinstance(value, (list, tuple, set, frozenset)):
         items = [_mapped(item, move) for item in value]
         return (
             tuple.__new__(type(value), items) if isinstance(value, tuple) else type(value)(items)
         )
     if isinstance(value, dict):
-        return {key: _mapped(item, move) for key, item in value.items()}
+        return {
+            key if type(key) is str else _mapped(key, move): _mapped(item, move)
+            for key, item in value.items()
+        }
     _map_fields(value, move)
     return value
 

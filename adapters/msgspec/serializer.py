@@ -9,7 +9,7 @@ from stagelink.adapters.msgspec.foreign import Codecs, ForeignWalk
 from stagelink.adapters.msgspec.leaves import encode
 from stagelink.adapters.msgspec.packing import WHOLE, Walk
 from stagelink.adapters.msgspec.staged import Staged
-from stagelink.adapters.msgspec.unpacking import Load
+from stagelink.adapters.msgspec.unpacking import Load, whole
 from stagelink.core import payload
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ class PayloadSerializer:
         Raises:
             PayloadError: the bytes are no payload, or are of another version.
         """
+        if writable:
+            value = whole(buffer, size)
+            if value is not None:
+                return value
         view = memoryview(buffer).cast("B")
         if not writable:
             view = view.toreadonly()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +25,8 @@ from stagelink.adapters.msgspec.staged import Whole, framed
 from stagelink.core.errors import ConfigError, PayloadError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stagelink.adapters.msgspec.packing import Walk
     from stagelink.adapters.msgspec.unpacking import Load
 
@@ -69,6 +71,12 @@ def copy_bits(source: torch.Tensor, target: torch.Tensor) -> None:
     """Copy between tensors of one dtype and shape, without a change to any NaN."""
     dtype = BITS.get(source.element_size(), source.dtype)
     target.view(dtype).copy_(source.view(dtype))
+
+
+def moved_bits(tensor: torch.Tensor, device: object) -> torch.Tensor:
+    """A copy of *tensor* on *device*, without a change to any NaN."""
+    bits = tensor.view(BITS.get(tensor.element_size(), tensor.dtype))
+    return bits.to(device, copy=True).view(tensor.dtype)  # type: ignore[call-overload, no-any-return]
 
 
 def pack(walk: Walk, tensor: torch.Tensor, path: Path, _depth: int) -> Ext:
@@ -139,20 +147,49 @@ def make(
     Raises:
         PayloadError: dtype *name* and *shape* are none, or do not match the bytes.
     """
+    dtype, count = _items(nbytes, name, shape)
+    try:
+        if not count:
+            return torch.empty(shape, dtype=BITS.get(dtype.itemsize, dtype)).view(dtype)
+        return _view(buffer, dtype, count, offset, shape)
+    except (ValueError, RuntimeError, OverflowError, TypeError) as error:
+        msg = f"no tensor of dtype {name} and shape {shape!r:.80}: {error}"
+        raise PayloadError(msg) from error
+
+
+def viewer(
+    offset: int, nbytes: int, name: object, shape: tuple[int, ...]
+) -> Callable[[Any], torch.Tensor]:
+    """:func:`make` of any buffer, all else checked once; there must be items.
+
+    Raises:
+        PayloadError: as for :func:`make`.
+    """
+    dtype, count = _items(nbytes, name, shape)
+    if len(shape) == 1:
+        return partial(torch.frombuffer, dtype=dtype, count=count, offset=offset)
+    return partial(_view, dtype=dtype, count=count, offset=offset, shape=shape)
+
+
+def _items(nbytes: int, name: object, shape: tuple[int, ...]) -> tuple[torch.dtype, int]:
+    """The dtype called *name*, and how many items of it these *nbytes* are."""
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
         msg = f"torch {torch.__version__} has no dtype {name!r:.40}"
         raise PayloadError(msg, remedy="run the same torch on both sides, or convert before put")
-    count = count_items(shape, dtype.itemsize, nbytes)
-    try:
-        if not count:
-            return torch.empty(shape, dtype=BITS.get(dtype.itemsize, dtype)).view(dtype)
-        flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
-        # Of the same items in another shape; takes half the time of view().
-        return flat if len(shape) == 1 else flat.resize_(*shape) if shape else flat.resize_(())
-    except (ValueError, RuntimeError, OverflowError, TypeError) as error:
-        msg = f"no tensor of dtype {name} and shape {shape!r:.80}: {error}"
-        raise PayloadError(msg) from error
+    return dtype, count_items(shape, dtype.itemsize, nbytes)
+
+
+def _view(
+    buffer: Any,  # noqa: ANN401
+    dtype: torch.dtype,
+    count: int,
+    offset: int,
+    shape: tuple[int, ...],
+) -> torch.Tensor:
+    flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
+    # Of the same items in another shape; takes half the time of view().
+    return flat if len(shape) == 1 else flat.resize_(*shape) if shape else flat.resize_(())
 
 
 def name_and_size(dtype: object) -> tuple[str, int]:

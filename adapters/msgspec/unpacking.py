@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from struct import error as StructError  # noqa: N812 - it is an exception
+from functools import lru_cache
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from msgspec.msgpack import decode
+from msgspec.msgpack import Ext, decode
 
 from stagelink.adapters.msgspec import leaves as lv
 from stagelink.adapters.msgspec.classes import unpack_enum, unpack_object
@@ -13,12 +14,22 @@ from stagelink.adapters.msgspec.foreign import unpack_foreign
 from stagelink.adapters.msgspec.leaves import DEPTH_LIMIT, complex_bits
 from stagelink.adapters.msgspec.libraries import arrays, tensors
 from stagelink.core.errors import PayloadError
+from stagelink.core.payload import ENTRY_BYTES, PREFIX, layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagelink.adapters.msgspec.foreign import Codecs
     from stagelink.core.payload import Layout
+
+HEAD_BYTES = lv.VIEW_ALIGNMENT
+"""All that comes before the items of a value that is one tensor, unless its shape is long."""
+
+EXTENSIONS = frozenset({0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)})
+"""How an extension begins in MessagePack."""
+
+_head = Struct(f"{HEAD_BYTES}s")
+_TREE_AT = PREFIX.size + ENTRY_BYTES
 
 
 class Load:
@@ -47,8 +58,10 @@ class Load:
         header = self.view[layout.header_start : layout.header_stop]
         try:
             return decode(header, ext_hook=self.unpack)
-        except (ValueError, TypeError, RecursionError, MemoryError, StructError) as error:
-            msg = f"the header of the payload is malformed: {error}"
+        except PayloadError:
+            raise
+        except Exception as error:  # besides our own, what a class of the user's raises as a key
+            msg = f"the header of the payload is malformed: {type(error).__name__}: {error}"
             raise PayloadError(msg) from error
 
     def unpack(self, code: int, data: memoryview) -> Any:  # noqa: ANN401
@@ -79,6 +92,42 @@ class Load:
             msg = f"an array was expected in the header, not {type(items).__name__}"
             raise PayloadError(msg)
         return items
+
+
+def whole(buffer: Any, size: int) -> Any:  # noqa: ANN401
+    """The value of the payload in *buffer* if it is one tensor: a view of *buffer*.
+
+    Any other value is None, and so is what is malformed or read-only: a :class:`Load` sees to it.
+    """
+    data, readonly = buffer, False
+    if type(buffer) is not bytearray:
+        data = memoryview(buffer).cast("B")
+        readonly = data.readonly
+    if readonly or not HEAD_BYTES < size <= len(data):
+        return None
+    (head,) = _head.unpack_from(data)
+    make = _maker(head, size) if head[_TREE_AT] in EXTENSIONS else None
+    try:
+        return None if make is None else make(buffer)
+    except (ValueError, RuntimeError, OverflowError, TypeError):
+        return None
+
+
+@lru_cache(256)
+def _maker(head: bytes, size: int) -> Callable[[Any], Any] | None:
+    """All payloads of one tensor of the same dtype and shape begin with the same *head*."""
+    make: Callable[[Any], Any] | None = None
+    try:
+        layout = layout_of(head, size)
+        tree = decode(head[layout.header_start : layout.header_stop])
+        alone = layout.header_stop <= HEAD_BYTES and type(tree) is Ext and tree.code == lv.TENSOR
+        if alone and len(layout.buffers) == 1 and layout.buffers[0][0]:
+            index, name, shape = lv.decode_array_fields(tree.data)
+            nbytes, offset = layout.buffers[index][0], layout.offsets[index]
+            make = tensors().viewer(offset, nbytes, name, shape)
+    except (PayloadError, ValueError, TypeError, IndexError, RecursionError):
+        pass
+    return make
 
 
 def _first_tensor(load: Load, data: memoryview) -> Any:  # noqa: ANN401

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder
@@ -12,7 +12,7 @@ from stagelink.adapters.msgspec.frames import BODY_LIMIT
 from stagelink.core import messages as m
 from stagelink.core.errors import ProtocolViolationError, Reason
 from stagelink.core.messages import INLINE, OFFER, PULL, Packet, Report
-from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
+from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef, new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ KINDS: dict[type[tuple[object, ...]], int] = {
     m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3, m.Inspect: 4, m.Figures: 5,
     m.Subscribe: 16, m.Query: 17, m.Pull: 18, m.Cancel: 19, m.Ack: 20,
     m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Ended: 35, m.Offer: 36, m.Done: 37,
-    m.Refused: 38,
+    m.Refused: 38, m.Bye: 48,
 }  # fmt: skip
 
 
@@ -69,20 +69,17 @@ class WireCodec:
         Details longer than the format allows are cut.
         """
         if not isinstance(message, Packet):
-            alone = _clean(message) if isinstance(message, m.Declined) else message
+            alone = CLEANERS.get(type(message), tuple)(message)
             return [HEADERS[type(message)] + encode_fields(tuple(alone))]
         session, sequence, report, inner = message
-        inside: tuple[object, ...] = inner
-        header = HEADERS[type(inner)]
-        if isinstance(inner, (m.Announce, m.Offer)):
-            if len(inner.body) > BODY_LIMIT:
-                near = encode_fields((session, sequence, report, *inner[:-1], b""))
-                return [header + near, inner.body]
-        elif isinstance(inner, m.Refused):
-            inside = _clean(inner)
-        elif isinstance(inner, m.Ended):
-            inside = (tuple([_clean(record) for record in inner.records]),)
-        return [header + encode_fields((session, sequence, report, *inside))]
+        kind = type(inner)
+        inside: Any = inner
+        if kind in WITH_BODY and len(inside.body) > BODY_LIMIT:
+            near = encode_fields((session, sequence, report, *inside[:-1], b""))
+            return [HEADERS[kind] + near, inside.body]
+        if kind in CLEANERS:
+            inside = CLEANERS[kind](inside)
+        return [HEADERS[kind] + encode_fields((session, sequence, report, *inside))]
 
     def decode(self, frames: Sequence[bytes]) -> m.Message | m.Aside:
         """The message of *frames*, every field checked for type and range.
@@ -150,8 +147,12 @@ def _answer(kind: int, fields: bytes, theirs: tuple[int, int]) -> m.Declined | N
     return m.Declined(session, Reason.MISMATCH.value, _mismatch(theirs))
 
 
+def _clean_ended(message: m.Ended) -> tuple[object, ...]:
+    return (tuple([_clean(record) for record in message.records]),)
+
+
 def _clean(message: m.Declined | m.Gone | m.Refused) -> tuple[object, ...]:
-    """Make the detail, which may hold anything a foreign error said, fit for the wire."""
+    """Make the detail fit for the wire."""
     detail = message.detail
     if len(detail) <= f.DETAIL_LIMIT and detail.isascii():
         return message
@@ -236,6 +237,12 @@ def _welcome(data: Fields, _: bytes) -> Packet:
     return _from_sender(x, m.Welcome(x.instance, Identity(*x.identity), host, plane, x.fresh))
 
 
+def _bye(data: Fields, _: bytes) -> Packet:
+    x = BYE_FIELDS.decode(data)
+    report = None if x.report is None else new(Report, x.report)
+    return new(Packet, (x.session, x.sequence, report, m.Bye()))
+
+
 def _synced(data: Fields, _: bytes) -> Packet:
     x = SYNCED_FIELDS.decode(data)
     return _from_sender(x, m.Synced(x.number))
@@ -251,15 +258,16 @@ def _body(near: bytes, far: bytes) -> bytes:
 def _announce(data: Fields, far: bytes) -> Packet:
     x = ANNOUNCE_FIELDS.decode(data)
     how, size, where = x.how, x.size, x.where
-    body = _body(x.body, far)
+    body = _body(x.body, far) if far else x.body
     if how == INLINE and len(body) != size:
         msg = f"{size} bytes announced inline, {len(body)} came"
         raise ValidationError(msg)
     if (how == OFFER) != (where is not None) or (body and OFFER <= how <= PULL):
         msg = f"how {how} with {len(body)} bytes and region {where}"
         raise ValidationError(msg)
-    fields = (x.number, x.key, x.generation, size, how, _region(where), body)
-    return _from_sender(x, new(m.Announce, fields))
+    region = None if where is None else new(RegionRef, where)
+    announce = new(m.Announce, (x.number, x.key, x.generation, size, how, region, body))
+    return new(Packet, (x.session, x.sequence, None, announce))
 
 
 def _ended(data: Fields, _: bytes) -> Packet:
@@ -290,7 +298,6 @@ def _refused(data: Fields, _: bytes) -> Packet:
     return _from_sender(x, m.Refused(x.transfer, x.reason.value, x.detail))
 
 
-new = tuple.__new__
 encode_fields = Encoder().encode
 ANY_HELLO = Decoder(f.AnyHelloFields)
 HELLO_FIELDS = Decoder(f.HelloFields)
@@ -303,6 +310,7 @@ QUERY_FIELDS = Decoder(f.QueryFields)
 PULL_FIELDS = Decoder(f.PullFields)
 CANCEL_FIELDS = Decoder(f.CancelFields)
 ACK_FIELDS = Decoder(f.AckFields)
+BYE_FIELDS = Decoder(f.ByeFields)
 WELCOME_FIELDS = Decoder(f.WelcomeFields)
 SYNCED_FIELDS = Decoder(f.SyncedFields)
 ANNOUNCE_FIELDS = Decoder(f.AnnounceFields)
@@ -313,11 +321,15 @@ REFUSED_FIELDS = Decoder(f.RefusedFields)
 
 HEADERS = {kind: header(number) for kind, number in KINDS.items()}
 WITH_BODY = frozenset({m.Announce, m.Offer})
+# Details may hold anything a foreign error said.
+CLEANERS: dict[type[tuple[object, ...]], Callable[[Any], tuple[object, ...]]] = {
+    m.Declined: _clean, m.Refused: _clean, m.Ended: _clean_ended,
+}  # fmt: skip
 UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message | m.Aside]] = {
     m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
     m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Welcome: _welcome,
     m.Synced: _synced, m.Announce: _announce, m.Ended: _ended, m.Offer: _offer, m.Done: _done,
-    m.Refused: _refused, m.Inspect: _inspect, m.Figures: _figures,
+    m.Refused: _refused, m.Bye: _bye, m.Inspect: _inspect, m.Figures: _figures,
 }  # fmt: skip
 # The whole header is the look-up key: one hash checks magic, version, kind and flags.
 SHAPES = {

@@ -35,23 +35,22 @@ def undoing(event: Event, ticket: Ticket) -> Event | None:
 
 
 class Begun:
-    """The tickets of calls that no thread waits for: somebody must serve the channel for them."""
+    """The tickets of calls that no thread waits for: somebody must serve the channel for them.
+
+    ``open`` are the numbers of those under way.
+    """
 
     def __init__(self) -> None:
-        self._open: dict[int, None] = {}
-
-    def __bool__(self) -> bool:
-        """Whether any such call is under way."""
-        return bool(self._open)
+        self.open: dict[int, None] = {}
 
     def add(self, ticket: Ticket) -> None:
         """From now on until it is answered or dropped."""
-        self._open[ticket.number] = None
+        self.open[ticket.number] = None
         ticket.then(partial(self.drop, ticket))
 
     def drop(self, ticket: Ticket) -> None:
         """Nobody needs it any more; unknown ones are fine."""
-        self._open.pop(ticket.number, None)
+        self.open.pop(ticket.number, None)
 
 
 def when_over(tickets: list[Ticket], call: Callable[[], object]) -> None:

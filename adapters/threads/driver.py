@@ -83,7 +83,7 @@ class Driver:
         self.state, self.io, self._driving = Lock(), Lock(), Lock()
         self._mail: deque[Event | Left] = deque()
         self._waiting: dict[int, Ticket] = {}
-        self._begun = Begun()
+        self._begun, self._readers = Begun(), parts.endpoint.outgoing.readers
         self._polled_for: Ticket | None = None
         self._poll_until = 0.0
         self.wakeup = Wakeup(parts.channel.fileno())
@@ -124,8 +124,9 @@ class Driver:
         """Hand in a command with *ticket* and wait for its answer; the core bounds the wait."""
         try:
             self._feed(event)
-            self.settle()
-            if not ticket.done:
+            if ticket.done:
+                self.settle()
+            else:
                 self._wait(ticket)
         except BaseException:
             self.abandon(event, ticket)
@@ -183,7 +184,12 @@ class Driver:
     @property
     def quiet(self) -> bool:
         """Whether the channel has nothing new, told without a call into it."""
-        return not (self.exchange.undrained or self.wakeup.channel_readable())
+        if self.exchange.undrained:
+            return False
+        try:
+            return not self.wakeup.peek(0)
+        except RuntimeError:  # another thread asks at this very moment; a look does no harm
+            return False
 
     def view(self, delivery: Delivery) -> memoryview:
         """The delivered bytes in our pool or at the peer, writable."""
@@ -225,25 +231,20 @@ class Driver:
     def settle(self) -> None:
         """Perform what was ordered; arrivals are left to whoever watches the channel."""
         if self._outbox or self._todo or self._mail or self.views.gone:
-            self._combine(None, look=False)
+            self.pump(look=False)
             if self.exchange.stalled:
                 self._kick()  # whoever polls must try again soon: this may have heard "room"
 
-    def pump(self, ticket: Ticket | None = None) -> None:
+    def pump(self, ticket: Ticket | None = None, *, look: bool = True) -> None:
         """Send what waits, take what has arrived until *ticket* is answered, run what came of it.
 
-        Never blocks.
+        Never blocks: a thread that finds ``io`` taken leaves its messages in the outbox, and the
+        holder looks there again after it has let go.
         """
-        self._combine(ticket, look=True)
-
-    def _combine(self, ticket: Ticket | None, *, look: bool) -> None:
-        """A thread that finds ``io`` taken leaves its messages in the outbox.
-
-        The holder looks there again after it has let go.
-        """
-        outbox, io = self._outbox, self.io
+        outbox, todo, mail, gone = self._outbox, self._todo, self._mail, self.views.gone
+        io = self.io
         while True:
-            if self._mail or self.views.gone:
+            if mail or gone:
                 self._take_mail()
             if io.acquire(blocking=False):
                 left = True
@@ -254,9 +255,9 @@ class Driver:
                     io.release()
                     if left:  # by an interruption: no descriptor tells what is undone
                         self._kick()
-            if self._todo:
+            if todo:
                 self.work.run()
-            if self.idle() and (not outbox or io.locked()):
+            if not (mail or gone or todo) and (not outbox or io.locked()):
                 return
 
     def pass_time(self) -> None:
@@ -269,9 +270,11 @@ class Driver:
         if self.narrator.due_s <= now_s:
             self.narrator.look(self.look, now_s)
 
-    def idle(self) -> bool:
-        """Whether nothing waits that no descriptor announces."""
-        return not (self._mail or self.views.gone or self._todo)
+    def idle(self, ticket: Ticket | None = None) -> bool:
+        """Whether nothing waits that no descriptor announces; an answered *ticket* does."""
+        return not (
+            self._mail or self.views.gone or self._todo or (ticket is not None and ticket.done)
+        )
 
     def poll_until(self) -> float:
         """When a thread that polls must be back, in seconds of our clock."""
@@ -285,7 +288,8 @@ class Driver:
 
     def _wait(self, ticket: Ticket) -> None:
         """Drive until *ticket* is answered, or sleep while another caller drives."""
-        self._waiting[ticket.number] = ticket
+        waiting = self._waiting
+        waiting[ticket.number] = ticket
         self.turns += 1
         self.standby.step_back()
         try:
@@ -296,28 +300,34 @@ class Driver:
                     finally:
                         self._driving.release()
                 else:
+                    self.settle()  # whoever drives may be asleep already
                     ticket.sleep()
         finally:
-            self._waiting.pop(ticket.number, None)
+            del waiting[ticket.number]
             self.turns += 1
-            self._hand_over()
+            if waiting or self._readers or self._begun.open or self.standby.asleep:
+                self._hand_over()
 
     def _drive(self, ticket: Ticket) -> None:
-        self.pump(ticket)
-        while not ticket.done:
-            self.pass_time()
+        """Serve the channel until *ticket* is answered.
+
+        What follows the sleep is as short as can be: a message that has come is taken first, the
+        time is only looked at before the next sleep.
+        """
+        while True:
+            self.pump(ticket)
+            if ticket.done:
+                return
             # First, so that whoever arms an earlier time-out from now on kicks us.
             self._polled_for = ticket
             try:
-                until = self.poll_until()
-                if self._may_sleep(ticket):
-                    self.wakeup.wait(until - self.clock())
+                rest_s = self.poll_until() - self.clock()
+                if rest_s > 0 and self.idle(ticket):
+                    self.wakeup.wait(rest_s)
             finally:
                 self._polled_for = None
-            self.pump(ticket)
-
-    def _may_sleep(self, ticket: Ticket) -> bool:
-        return not ticket.done and self.idle()
+            if rest_s <= 0:
+                self.pass_time()
 
     def _hand_over(self) -> None:
         """A driver leaves: the next waiting caller takes its turn, or the standby thread."""
@@ -328,7 +338,7 @@ class Driver:
                 ticket.nudge()
                 return
         # A connector that others read from must answer them; one that only reads can wait.
-        self.standby.relieve(now=bool(self._endpoint.outgoing.readers or self._begun))
+        self.standby.relieve(now=bool(self._readers or self._begun.open))
 
     @property
     def has_driver(self) -> bool:
@@ -351,8 +361,18 @@ class Driver:
 
         Calls are answered at once; the answer to ticket 0 is returned.
         """
+        result: Result = None
         with self.state:
-            result = self._perform(event)
+            for action in self._endpoint.handle(event, self.clock()):
+                kind = type(action)
+                if kind is Send or kind is Dial or kind is HangUp:
+                    self._outbox.append(action)  # type: ignore[arg-type]
+                elif kind is not Complete:
+                    self._todo.append(action)
+                elif action.ticket:  # type: ignore[union-attr]
+                    self._answer(action)  # type: ignore[arg-type]
+                else:
+                    result = action.result  # type: ignore[union-attr]
             due = self._endpoint.next_deadline()
             sooner = due is not None and due < self._poll_until
             if sooner:
@@ -361,21 +381,6 @@ class Driver:
         # leaves that to the standby thread: to wake anybody would only cost this call its turn.
         if sooner and (self._polled_for is not None or not self._waiting):
             self._kick()
-        return result
-
-    def _perform(self, event: Event) -> Result:
-        """Hand *event* in, with ``state`` held; the answer to ticket 0."""
-        result: Result = None
-        for action in self._endpoint.handle(event, self.clock()):
-            kind = type(action)
-            if kind is Send or kind is Dial or kind is HangUp:
-                self._outbox.append(action)  # type: ignore[arg-type]
-            elif kind is not Complete:
-                self._todo.append(action)
-            elif action.ticket:  # type: ignore[union-attr]
-                self._answer(action)  # type: ignore[arg-type]
-            else:
-                result = action.result  # type: ignore[union-attr]
         return result
 
     def _answer(self, action: Complete) -> None:
@@ -411,7 +416,8 @@ class Driver:
             undo = undoing(event, ticket)
             if undo is not None:  # else its failure stays to be seen: it may not be told again
                 ticket.result = None
-                self._perform(undo)
+        if undo is not None:
+            self._feed(undo)
 
 
 def _forked() -> None:

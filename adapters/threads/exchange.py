@@ -9,6 +9,7 @@ from stagelink.adapters.threads.inspections import Inspections
 from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
 from stagelink.core.messages import Declined, Figures, Inspect
+from stagelink.core.values import new
 from stagelink.ports.channel import LinkUp, Mail
 
 if TYPE_CHECKING:
@@ -81,48 +82,46 @@ class Exchange:
 
     def _flush(self) -> None:
         """Perform the outbox in order: peek, perform, pop, so that nothing is ever lost."""
-        if self.stalled:
-            for link in list(self.stalled):
-                self._retry(link)
-        outbox = self.outbox
+        outbox, stalled = self.outbox, self.stalled
+        if stalled:
+            self._retry()
         while outbox:
             action = outbox[0]
-            if type(action) is Send:
-                self._send(action)
-            elif type(action) is Dial:
-                self._dial(action.link)
+            if isinstance(action, Send):
+                link, message = action
+                try:
+                    frames = self._codec.encode(message)
+                except Exception as error:  # noqa: BLE001 - told with its traceback; the rest goes on
+                    cause = f"{type(error).__name__}: {error}"
+                    self._log.error("message_dropped", link=link, cause=cause, exc_info=True)
+                else:
+                    if stalled and link in stalled:
+                        stalled[link].append(frames)
+                    elif not self._channel.send(link, frames):
+                        stalled[link] = deque([frames])
             else:
-                self.stalled.pop(action.link, None)
-                self._channel.hang_up(action.link)
+                self._link(action)
             outbox.popleft()
 
-    def _dial(self, link: Link) -> None:
-        """An address that cannot be dialled is a peer that cannot be reached."""
+    def _link(self, action: Dial | HangUp) -> None:
+        """Hang up, or dial: an address that cannot be dialled is a peer that cannot be reached."""
+        link = action.link
+        if isinstance(action, HangUp):
+            self.stalled.pop(link, None)
+            self._channel.hang_up(link)
+            return
         try:
             self._channel.dial(link)
         except StagelinkError as error:
             self._log.warning("dial_failed", link=link, cause=str(error))
             self._note(Disconnected(link, str(error)))
 
-    def _send(self, action: Send) -> None:
-        link, message = action
-        try:
-            frames = self._codec.encode(message)
-        except Exception as error:  # noqa: BLE001 - told with its traceback; the rest goes on
-            cause = f"{type(error).__name__}: {error}"
-            self._log.error("message_dropped", link=link, cause=cause, exc_info=True)
-            return
-        if self.stalled and link in self.stalled:
-            self.stalled[link].append(frames)
-        elif not self._channel.send(link, frames):
-            self.stalled[link] = deque([frames])
-
-    def _retry(self, link: Link) -> None:
-        waiting = self.stalled[link]
-        while waiting and self._channel.send(link, waiting[0]):
-            waiting.popleft()
-        if not waiting:
-            del self.stalled[link]
+    def _retry(self) -> None:
+        for link, waiting in list(self.stalled.items()):
+            while waiting and self._channel.send(link, waiting[0]):
+                waiting.popleft()
+            if not waiting:
+                del self.stalled[link]
 
     def _arrived(self, arrival: Arrival) -> None:
         link = arrival.link
@@ -135,7 +134,7 @@ class Exchange:
             if isinstance(message, (Inspect, Figures)):
                 self._show(link, message)
                 return
-            self._feed(Received(link, message))
+            self._feed(new(Received, (link, message)))
             if isinstance(message, Declined):  # greeted again in a second: a glance may miss it
                 self._narrator.soon()
         elif isinstance(arrival, LinkUp):

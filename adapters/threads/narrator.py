@@ -92,14 +92,21 @@ class Narrator:
         if talk.open and not (known.open and known.number == talk.number):
             return self._opened(talk, known, way, now_s)
         if known.open and not talk.open:
-            log = self.log
-            log.warning(
-                "session_lost", edge=talk.edge, peer=talk.peer, direction=way, cause=talk.detail
-            )
+            self._ended(talk, way)
             known = _Known(open=False, since_s=now_s, met=True, number=talk.number)
         if not talk.open:
             return self._still_closed(talk, known, way, now_s)
         return known
+
+    def _ended(self, talk: Talk, way: str) -> None:
+        """Say that it is over: by a goodbye, or somehow."""
+        log = self.log
+        if talk.left:
+            log.info("session_closed", edge=talk.edge, peer=talk.peer, direction=way)
+            return
+        log.warning(
+            "session_lost", edge=talk.edge, peer=talk.peer, direction=way, cause=talk.detail
+        )
 
     def _opened(self, talk: Talk, known: _Known, way: str, now_s: float) -> _Known:
         log, lost_s = self.log, 0.0 if known.open else now_s - known.since_s

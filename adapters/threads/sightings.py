@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stagelink.core.handshake.fetch import HELD
 from stagelink.core.handshake.session import DECLINED, IDLE, OPEN
+from stagelink.core.source import LEFT
 from stagelink.core.streams import shown
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ Name = tuple[str, str]
 
 
 class Talk(NamedTuple):
-    """A conversation as it is now; ``number`` tells it from the next one with the same peer."""
+    """A conversation as it is now; ``number`` tells it from the next one with the same peer.
+
+    ``left``: the peer has said goodbye.
+    """
 
     state: str
     number: int
@@ -32,6 +36,7 @@ class Talk(NamedTuple):
     link: str
     edge: str
     detail: str
+    left: bool = False
 
     @property
     def open(self) -> bool:
@@ -74,8 +79,9 @@ def _senders(endpoint: Endpoint) -> Iterator[tuple[Name, Talk]]:
         if state != IDLE:
             edge = f"{source.stage}->{own}"
             talk = Talk(
-                state, number, source.peer, source.label, source.address, edge, source.detail
-            )
+                state, number, source.peer, source.label, source.address, edge, source.detail,
+                source.gone == LEFT,
+            )  # fmt: skip
             yield ("in", source.address), talk
 
 
@@ -84,7 +90,8 @@ def _readers(endpoint: Endpoint) -> Iterator[tuple[Name, Talk]]:
     for reader in endpoint.outgoing.readers.values():
         state, number, *_ = reader.session
         edge = f"{own}->{reader.identity.stage}"
-        talk = Talk(state, number, reader.instance, reader.name, reader.link, edge, "")
+        left = endpoint.peers.left(reader.instance)
+        talk = Talk(state, number, reader.instance, reader.name, reader.link, edge, "", left)
         yield ("out", reader.instance.hex()), talk
 
 

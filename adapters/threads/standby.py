@@ -59,7 +59,7 @@ class Standby:
 
     Two threads that wait for one message wake together and fight for the interpreter. So a caller
     that begins to drive ends the poll of this thread, which comes back only when nobody has
-    driven for a while, or when it is asked to.
+    driven for a while, or when it is asked to. ``asleep`` says that only a ring wakes it.
     """
 
     def __init__(self, driver: Served, channel_fd: int, log: EventLog) -> None:
@@ -71,7 +71,7 @@ class Standby:
         self._napping = Lock()
         self._napping.acquire()
         self._polling = False
-        self._asleep = False
+        self.asleep = False
         self._wanted = False
         self._seen = 0
         self._stopped = False
@@ -94,7 +94,7 @@ class Standby:
         """Nobody drives any more: serve *now*, or if that stays so for a while."""
         if now:
             self._wanted = True
-        if now or self._asleep:
+        if now or self.asleep:
             self._ring()
 
     def nap(self, seconds: float) -> None:
@@ -137,11 +137,11 @@ class Standby:
         if not steady:
             self._bell.acquire(timeout=NAP_S)
             return True
-        self._asleep = True
+        self.asleep = True
         # Said first, then looked once more: a caller that leaves now either sees it or is seen.
         if driver.has_driver and driver.turns == turns and not self._stopped:
             self._bell.acquire()
-        self._asleep = False
+        self.asleep = False
         return True
 
     def _serve(self, driver: Served) -> None:

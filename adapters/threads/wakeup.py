@@ -11,24 +11,22 @@ _LONGEST_S = 3600.0
 
 
 class Wakeup:
-    """One waiter at a time; anybody may kick. Descriptors are closed on exec."""
+    """One waiter at a time; anybody may kick. Descriptors are closed on exec.
+
+    ``peek(0)`` tells whether the channel may have something, without a call into it; of two
+    threads that ask at the same moment one is told RuntimeError.
+    """
 
     def __init__(self, channel_fd: int) -> None:
         self._event = eventfd()
         # Re-entrant: a finalizer may kick while its own thread kicks.
         self._open = RLock()
-        self._peek = select.poll()
-        self._peek.register(channel_fd, select.POLLIN)
+        channel = select.poll()
+        channel.register(channel_fd, select.POLLIN)
+        self.peek = channel.poll
         self._poll = select.poll()
         self._poll.register(channel_fd, select.POLLIN)
         self._poll.register(self._event, select.POLLIN)
-
-    def channel_readable(self) -> bool:
-        """Whether the channel may have something, without a call into it."""
-        try:
-            return bool(self._peek.poll(0))
-        except RuntimeError:  # another thread asks at this very moment; a look does no harm
-            return True
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until the channel is readable, somebody kicks, or *timeout_s* has passed."""

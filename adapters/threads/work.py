@@ -95,8 +95,10 @@ class Work:
             name = self._narrator.name(action.peer)
             self._log.warning("probe_failed", peer=name, cause=f"{type(error).__name__}: {error}")
             return False
-        if dead:
-            name, instance = self._narrator.name(action.peer), action.peer.hex()
+        name, instance = self._narrator.name(action.peer), action.peer.hex()
+        if dead and action.left:
+            self._log.info("peer_closed", peer=name, instance=instance)
+        elif dead:
             self._log.warning("peer_dead", peer=name, instance=instance, cause="died or closed")
         return dead
 
@@ -154,5 +156,8 @@ class Work:
         if all(fenced):
             self._plane_of.pop(action.peer, None)
             name, instance = self._narrator.name(action.peer), action.peer.hex()
-            self._log.warning("peer_fenced", peer=name, instance=instance, dead=action.dead)
+            if not (
+                action.left and action.dead
+            ):  # whoever closed is cut off as a matter of course
+                self._log.warning("peer_fenced", peer=name, instance=instance, dead=action.dead)
         return all(fenced)

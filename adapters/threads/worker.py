@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -61,14 +61,17 @@ class Worker:
         return True
 
     def stop(self) -> None:
-        """Drop what waits and end the thread after what it does; bounded by half a second."""
+        """Drop what waits and end the thread after what it does; bounded by half a second.
+
+        A job, or whom it tells of its end, may call this too: then the thread ends after that.
+        """
         with self._changed:
             self._stopped = True
             jobs, self._jobs = self._jobs, deque()
             self._changed.notify_all()
         for job in jobs:
             job.drop()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not current_thread():
             self._thread.join(JOIN_S)
 
     def _has_room(self) -> bool:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from stagelink.adapters.wrap.digest import Integrity
 from stagelink.adapters.wrap.packed import Compression
 from stagelink.core import envelope
-from stagelink.core.envelope import BARE
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -31,7 +30,11 @@ class Shared:
 
 
 class Wrapping:
-    """What one connector puts around its payloads and takes off those that come."""
+    """What one connector puts around its payloads and takes off those that come.
+
+    Unless it has a ``tail``, a digest that it adds and asks for, a payload that begins with
+    :data:`stagelink.core.envelope.BARE` may be used as it is.
+    """
 
     def __init__(
         self, integrity: Integrity | None = None, compression: Compression | None = None
@@ -51,10 +54,6 @@ class Wrapping:
         elif shared:
             staged = Shared(staged)
         return self._integrity.wrap(staged)
-
-    def is_bare(self, buffer: Any) -> bool:  # noqa: ANN401 - any buffer that can be sliced
-        """Whether nothing is around the payload in *buffer*, and no check was asked for."""
-        return not self.tail and bool(buffer[:8] == BARE)
 
     def flaw(self, buffer: Any, size: int) -> str:  # noqa: ANN401 - any buffer
         """Why the first *size* bytes of *buffer* are not what was put; empty if they may be."""

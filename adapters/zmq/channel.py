@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 import warnings
 from collections import deque
 from functools import partial
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 EAGER_LIMIT = 64 * 1024
 MAX_EVENTS = 64
 MAX_SOCKETS = 8192
+
+LEAVING_S = 0.005
+"""Before a close, for in spite of its linger ZeroMQ may lose what it was given just now."""
 
 Source = Dialled | Listener
 
@@ -237,6 +241,8 @@ class ZmqChannel:
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        if self._dialled or self._listener is not None:
+            time.sleep(LEAVING_S)
         if self._listener is not None:
             self._listener.close()
         for dialled in self._dialled.values():

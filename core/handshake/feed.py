@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from stagelink.core.values import new
+
 WINDOW_RECORDS = 1024
 WINDOW_BYTES = 4 << 20
 
@@ -55,7 +57,7 @@ class Feed:
     def sent(self, number: int, inline: int) -> None:
         """Record *number* has been handed to the channel with *inline* bytes."""
         self.cursor = number
-        self._sent.append(Sent(number, inline))
+        self._sent.append(new(Sent, (number, inline)))
         self._bytes += inline
 
     def acknowledge(self, cursor: int) -> None:

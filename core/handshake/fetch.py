@@ -55,10 +55,14 @@ FrozenFetches = tuple[int, int, tuple[Fetch, ...]]
 
 
 class Fetches:
-    """All gets of a receiver by number, with the indexes that its messages need."""
+    """All gets of a receiver by number, with the indexes that its messages need.
+
+    ``active`` has the number of the get that is queued, pulling, landed or held on a payload, by
+    peer and generation.
+    """
 
     __slots__ = (
-        "_active", "_numbers", "_open", "_relics", "_tickets", "_waiting", "next_number",
+        "_numbers", "_open", "_relics", "_tickets", "_waiting", "active", "next_number",
         "next_transfer",
     )  # fmt: skip
 
@@ -69,7 +73,7 @@ class Fetches:
         self._tickets: dict[int, int] = {}
         self._waiting: dict[tuple[str, str], dict[int, None]] = {}
         self._open: dict[Instance, dict[int, int]] = {}
-        self._active: dict[tuple[Instance, int], int] = {}
+        self.active: dict[tuple[Instance, int], int] = {}
         self._relics: dict[Instance, dict[int, None]] = {}
 
     def __len__(self) -> int:
@@ -85,13 +89,15 @@ class Fetches:
         want_size: int = 0, want_instance: Instance = NO_INSTANCE,
     ) -> Fetch:  # fmt: skip
         """A new get, WAITING."""
+        number = self.next_number
         fetch = Fetch(
-            self.next_number, ticket, address, key, want,
-            want_size=want_size, want_instance=want_instance,
-        )  # fmt: skip
-        self.next_number += 1
-        self._numbers[fetch.number] = fetch
-        self._index(fetch)
+            number, ticket, address, key, want, want_size=want_size, want_instance=want_instance
+        )
+        self.next_number = number + 1
+        self._numbers[number] = fetch
+        if ticket:
+            self._tickets[ticket] = number
+        self._waiting.setdefault((address, key), {})[number] = None
         return fetch
 
     def mint_transfer(self) -> int:
@@ -124,11 +130,14 @@ class Fetches:
 
     def working_on(self, peer: Instance, generation: int) -> Fetch | None:
         """The get that is queued, pulling, landed or held on that payload."""
-        return self._numbers.get(self._active.get((peer, generation), 0))
+        return self._numbers.get(self.active.get((peer, generation), 0))
 
     def first_waiting(self, address: str, key: str, generation: int) -> Fetch | None:
         """The oldest WAITING get that would take *generation* of *key*."""
-        for number in sorted(self._waiting.get((address, key), ())):
+        waiting = self._waiting.get((address, key))
+        if waiting is None:
+            return None
+        for number in sorted(waiting) if len(waiting) > 1 else waiting:
             fetch = self._numbers[number]
             if fetch.want in {0, generation}:
                 return fetch
@@ -157,7 +166,7 @@ class Fetches:
         if fetch.state == WAITING:
             self._waiting.setdefault((fetch.address, fetch.key), {})[number] = None
         elif fetch.state != DRAINING:
-            self._active[peer, fetch.generation] = number
+            self.active[peer, fetch.generation] = number
         if fetch.transfer:
             self._open.setdefault(peer, {})[fetch.transfer] = number
         if fetch.relic:
@@ -168,11 +177,13 @@ class Fetches:
         if fetch.ticket:
             self._tickets.pop(fetch.ticket, None)
         if fetch.state == WAITING:
-            _discard(self._waiting, (fetch.address, fetch.key), fetch.number)
-        elif (
-            fetch.state != DRAINING and self._active.get((peer, fetch.generation)) == fetch.number
-        ):
-            del self._active[peer, fetch.generation]
+            group = (fetch.address, fetch.key)
+            waiting = self._waiting[group]
+            del waiting[fetch.number]
+            if not waiting:
+                del self._waiting[group]
+        elif fetch.state != DRAINING and self.active.get((peer, fetch.generation)) == fetch.number:
+            del self.active[peer, fetch.generation]
         if fetch.transfer:
             _discard(self._open, peer, fetch.transfer)
         if fetch.relic:

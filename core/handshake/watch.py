@@ -36,12 +36,16 @@ class Patience(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What is known of one peer instance; ``told`` once its waiters have heard of the trouble."""
+    """What is known of one peer instance; ``told`` once its waiters have heard of the trouble.
+
+    ``left`` once it has said goodbye: that tells people what its end means, and proves nothing.
+    """
 
     state: str
     proof: str
     told: bool = False
     tries: int = 0
+    left: bool = False
 
 
 class Peers:
@@ -73,6 +77,17 @@ class Peers:
         self.watches[peer] = watch._replace(state=SUSPECT, told=False, tries=0)
         self.probe(peer, now_s, out)
 
+    def farewell(self, peer: Instance) -> None:
+        """*peer* says that it was closed."""
+        watch = self.watches.get(peer)
+        if watch is not None:
+            self.watches[peer] = watch._replace(left=True)
+
+    def left(self, peer: Instance) -> bool:
+        """Whether *peer*, which is not gone yet, has said goodbye."""
+        watch = self.watches.get(peer)
+        return watch is not None and watch.left
+
     def state(self, peer: Instance) -> str:
         """The state of *peer*; one never met counts as gone."""
         watch = self.watches.get(peer)
@@ -101,7 +116,7 @@ class Peers:
         pause = min(PROBE_LAST_S, PROBE_FIRST_S * 2.0 ** min(watch.tries, 10))
         self._timers.arm(("probe", peer), now_s + pause)
         self.watches[peer] = watch._replace(tries=min(watch.tries + 1, 10))
-        out.append(Probe(peer, watch.proof))
+        out.append(Probe(peer, watch.proof, watch.left))
 
     def proved_dead(self, peer: Instance, now_s: float) -> None:
         """The kernel says it is dead; its devices' queues get a moment to settle."""
@@ -116,7 +131,7 @@ class Peers:
         """Settled, or unreachable for so long that we cut it off."""
         watch = self.watches.get(peer)
         if watch is not None and watch.state in {SUSPECT, DEAD}:
-            out.append(Fence(peer, watch.state == DEAD))
+            out.append(Fence(peer, watch.state == DEAD, watch.left))
             self.watches[peer] = watch._replace(state=FENCING)
 
     def fenced(self, peer: Instance, really: bool, now_s: float) -> bool:

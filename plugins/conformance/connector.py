@@ -473,6 +473,7 @@ class ConnectorContract(CallsContract):
         assert time.monotonic() - start_s < 1.0
         closer.join()
         assert isinstance(error, (PeerError, GoneError))
+        assert "the sender closed" in str(error)
         assert is_whole(receiver)
 
     def test_a_new_sender_at_the_same_address_serves_new_gets(

@@ -134,7 +134,7 @@ class Asynchronous:
 
     async def _answered(self, command: Get | Await) -> Result:
         driver = self._calls.driver
-        return await answered(driver, command, driver.tickets.new())
+        return await answered(driver, command, driver.tickets.new(command.ticket))
 
     async def __aenter__(self) -> Self:
         """Use the connector; leaving closes it."""

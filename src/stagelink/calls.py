@@ -59,7 +59,7 @@ class Calls:
         """
         driver = self.driver
         if driver.forked:
-            raise self._of_parent()
+            self.check_process()
         if driver.closed:
             msg = f"the connector of stage {self.stage!r} is closed"
             raise ClosedError(msg, remedy="open a new one")
@@ -77,11 +77,8 @@ class Calls:
             ForkedError: it is a child of that.
         """
         if self.driver.forked:
-            raise self._of_parent()
-
-    def _of_parent(self) -> ForkedError:
-        msg = f"this connector of stage {self.stage!r} belongs to the parent process"
-        return ForkedError(msg, remedy="open a connector of its own in the child")
+            msg = f"this connector of stage {self.stage!r} belongs to the parent process"
+            raise ForkedError(msg, remedy="open a connector of its own in the child")
 
     def seconds(self, value: float | None, default: float) -> float:
         """A wait that ends: *value*, or the *default* for None.
@@ -103,7 +100,7 @@ class Calls:
         """
         now_s = self.driver.clock()
         if deadline_s is None:
-            return now_s + self.seconds(timeout, default)
+            return now_s + default if timeout is None else deadline(now_s, timeout)
         if timeout is not None:
             msg = f"timeout {timeout!r} and deadline {deadline_s!r} are both given"
             raise ConfigError(msg, remedy="pass one of them")

@@ -56,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         integrity: ``xxh3`` puts a digest behind every payload; empty: none. Needs xxhash.
         readonly_views: tensors of a payload that other readers share are views and not copies;
             to write to one is then undefined.
+        shortcut: Unix sockets in place of TCP where both ends are processes of one host and user.
         sender: the endpoint to get from.
         senders: endpoints to get from, by stage.
         shm_dir: the mount for shared memory.
@@ -87,6 +88,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     decompress_limit: int = MOST_RAW
     integrity: Literal["", "xxh3"] = ""
     readonly_views: bool = False
+    shortcut: bool = True
     sender: str | None = None
     senders: dict[str, str] = msgspec.field(default_factory=dict)
     shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from stagelink.adapters.msgspec.placing import check_place
 from stagelink.asynchronous import Asynchronous
-from stagelink.calls import Calls
+from stagelink.calls import Accounted, Calls
 from stagelink.core.errors import ConfigError, StagelinkError
 from stagelink.core.events import Withdraw
 from stagelink.core.keys import check_key, check_stage
@@ -211,10 +211,17 @@ class Connector(Asynchronous):
             ClosedError, ForkedError: the connector is not usable (here).
         """
         self._calls.check_usable(receives=True)
-        check_place(into, device)
+        apart = into is not None or device is not None
+        if apart:
+            check_place(into, device)
         command = self._gets.wanted(key, source, timeout, deadline, metadata)
-        with self._calls.accounted(key, command.source, self.stage) as call:
-            return self._gets.get(command, call).placed(into, device)
+        call = Accounted(self._driver, key, command.source, self._calls.stage)
+        try:
+            payload = self._gets.get(command, call)
+            return payload.placed(into, device) if apart else payload
+        except StagelinkError as error:
+            call.failed(error)
+            raise
 
     def get_many(
         self, keys: Iterable[str], *, source: str | None = None, timeout: float | None = None,
@@ -254,7 +261,8 @@ class Connector(Asynchronous):
             deadline: instead of *timeout*, as for :meth:`get`.
 
         Raises:
-            StagelinkError: the same as :meth:`get`, except GoneError; ConfigError for no keys too.
+            StagelinkError: the same as :meth:`get`, ConfigError for no keys too; but GoneError
+                only when each of *keys* is cancelled or rejected meanwhile.
         """
         self._calls.check_usable(receives=True)
         command = self._gets.first_wanted(keys, source, timeout, deadline)
@@ -285,6 +293,8 @@ class Connector(Asynchronous):
 
     def cancel(self, key: str, *, source: str | None = None) -> int:
         """End every get of *key* on this connector; they raise GoneError. Returns how many.
+
+        A :meth:`wait` goes on with its other keys; one without any ends, and is counted, likewise.
 
         Args:
             key: as given to put.

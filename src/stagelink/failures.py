@@ -52,7 +52,10 @@ _MEANING: dict[Reason, tuple[type[StagelinkError], str, str]] = {
         PeerError, "the sender cannot be reached",
         "check that it runs and that the endpoint is right",
     ),
-    Reason.PEER_GONE: (PeerError, "the sender is gone", "start it again; a new get waits for it"),
+    Reason.PEER_GONE: (
+        PeerError, "the sender is gone",
+        "start it again; a get waits for it as long as timeouts' successor_s says",
+    ),
     Reason.PEER_RESTARTED: (PeerError, "the sender was restarted", "get the key again"),
     Reason.DECLINED: (
         PeerError, "the sender refuses this connector",

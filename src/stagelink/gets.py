@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagelink.arguments import MetadataFields, check_keys
-from stagelink.core.envelope import is_shared
+from stagelink.core.envelope import BARE, is_shared
 from stagelink.core.errors import ConfigError, Reason, StagelinkError
 from stagelink.core.events import Await, CancelKey, Delivery, Failure, Get, Poll, Release
 from stagelink.core.keys import check_key, parse_wire_key, pending_with_same_request
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from stagelink.ports import Serializer
     from stagelink.senders import Senders
 
+_MARK = len(BARE)
+
 
 class Gets:
     """The receiving half of a connector's face."""
@@ -39,7 +41,9 @@ class Gets:
         self._serializer = serializer
         self._wrapping = wrapping
         self._senders = senders
+        self._patience_s = calls.policy.transfer_s(0)
         self._absent = calls.driver.parts.endpoint.incoming.absent
+        self._tickets = calls.driver.tickets
 
     def wanted(
         self,
@@ -49,12 +53,12 @@ class Gets:
         deadline: float | None,
         metadata: Mapping[str, Any] | None,
     ) -> Get:
-        """The command for a get, every argument checked."""
+        """The command for a get, every argument checked, with the number of a ticket to be."""
         check_key(key)
-        deadline_s = self._calls.until(timeout, deadline, self._calls.policy.transfer_s(0))
+        deadline_s = self._calls.until(timeout, deadline, self._patience_s)
         if metadata is None:
             address, stage = self._senders.where(source)
-            return Get(0, address, stage, key, 0, deadline_s)
+            return Get(self._tickets.number(), address, stage, key, 0, deadline_s)
         return self._named(key, source, metadata, deadline_s)
 
     def _named(
@@ -75,12 +79,14 @@ class Gets:
         if source is None:
             source = senders.where(None)[1]
         return Get(
-            0, address, source, key, fields.generation, deadline_s, fields.size, fields.instance
-        )
+            self._tickets.number(), address, source, key, fields.generation, deadline_s,
+            fields.size, fields.instance,
+        )  # fmt: skip
 
     def get(self, command: Get, call: Accounted) -> Payload:
         """Wait for what *command* wants."""
-        return self.payload(command.key, self._calls.ask(command), call)
+        ticket = self._tickets.new(command.ticket)
+        return self.payload(command.key, self._driver.call(command, ticket), call)
 
     def absent(self, key: str, source: str | None) -> bool:
         """Whether a poll would find nothing: the usual answer, had by a few look-ups."""
@@ -96,28 +102,31 @@ class Gets:
     ) -> list[Get]:
         """One command for each key, all under one deadline."""
         names = check_keys(keys)
-        until_s = self._calls.until(timeout, deadline, self._calls.policy.transfer_s(0))
+        until_s = self._calls.until(timeout, deadline, self._patience_s)
         return [self.wanted(key, source, None, until_s, None) for key in names]
 
     def get_many(self, commands: list[Get]) -> list[Payload]:
         """Wait for all of them; if one fails, what has come stays for the next get of its key."""
-        driver, calls = self._driver, []
-        for command in commands:
-            ticket = driver.tickets.new()
-            calls.append((command._replace(ticket=ticket.number), ticket))
+        driver = self._driver
+        calls = [(command, self._tickets.new(command.ticket)) for command in commands]
         made: list[Payload] = []
+        emptied: list[
+            int
+        ] = []  # given back once all are made, for until then they may be returned
         try:
             driver.gather(calls)
             self._check_all(calls)
             for command, ticket in calls:
                 with self._accounted(command) as call:
-                    made.append(self.payload(command.key, ticket.result, call))
+                    made.append(self.payload(command.key, ticket.result, call, emptied))
         except BaseException:
             for payload in made:
                 payload.disown()
             for begun in calls:
                 driver.abandon(*begun)
             raise
+        for handle in emptied:
+            driver.submit(Release(handle))
         return made
 
     def _check_all(self, calls: list[tuple[Get, Ticket]]) -> None:
@@ -141,7 +150,7 @@ class Gets:
         if not names:
             msg = "there are no keys to wait for"
             raise ConfigError(msg, remedy="pass at least one")
-        until_s = self._calls.until(timeout, deadline, self._calls.policy.transfer_s(0))
+        until_s = self._calls.until(timeout, deadline, self._patience_s)
         return Await(0, *self._senders.where(source), names, until_s)
 
     def first(self, result: Result, call: Accounted) -> str:
@@ -153,22 +162,27 @@ class Gets:
 
     def poll(self, command: Get, call: Accounted) -> Payload | None:
         """Take it if it is here."""
-        ticket = self._driver.tickets.new()
+        ticket = self._tickets.new(command.ticket)
         glance = Poll(
             ticket.number, command.address, command.source, command.key, command.deadline_s
         )
         result = self._driver.glance(glance, ticket)
         return None if result is None else self.payload(command.key, result, call)
 
-    def payload(self, key: str, result: Result, call: Accounted) -> Payload:
-        """The payload that the core delivered, or its failure as an exception."""
+    def payload(
+        self, key: str, result: Result, call: Accounted, emptied: list[int] | None = None
+    ) -> Payload:
+        """The payload that the core delivered, or its failure as an exception.
+
+        Handles of deliveries that were decompressed are added to *emptied*, or released at once.
+        """
         if isinstance(result, Failure):
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
         buffer: Any = bytearray(result.body) if result.body is not None else self._view(result)
         size, handle = result.size, result.handle
-        if not self._wrapping.is_bare(buffer):
-            buffer, size, handle = self._unwrapped(buffer, result, call)
+        if self._wrapping.tail or buffer[:_MARK] != BARE:
+            buffer, size, handle = self._unwrapped(buffer, result, call, emptied)
         # What lies in our own pool, or in memory of its own, is nobody else's.
         shared = bool(handle) and result.where is not None and is_shared(buffer)
         call.got(result.size)
@@ -182,6 +196,7 @@ class Gets:
         buffer: Any,  # noqa: ANN401
         result: Delivery,
         call: Accounted,
+        emptied: list[int] | None,
     ) -> tuple[Any, int, int]:
         """Buffer, size and handle of the payload once checked and decompressed.
 
@@ -195,7 +210,10 @@ class Gets:
             raise
         if raw is None:
             return buffer, result.size, result.handle
-        self._let_go(result.handle)
+        if emptied is None:
+            self._let_go(result.handle)
+        elif result.handle and self._driver.views.release(result.handle):
+            emptied.append(result.handle)
         return raw, len(raw), 0
 
     def _checked(self, buffer: Any, size: int, call: Accounted) -> mmap | None:  # noqa: ANN401

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from stagelink.config import Config
 
+_MOST_FOUND = 64
+"""Stages whose address is remembered as checked and found; any name may be asked for."""
+
 
 class Senders:
     """Addresses by stage, and one for every other stage; each well-formed before it is used.
@@ -21,12 +24,13 @@ class Senders:
     ``check_dial`` raises ConfigError for an address that the control channel cannot dial.
     """
 
-    __slots__ = ("_by_stage", "_check_dial", "_default")
+    __slots__ = ("_by_stage", "_check_dial", "_default", "_found")
 
     def __init__(self, config: Config, check_dial: Callable[[str], object]) -> None:
         self._by_stage = dict(config.senders)
         self._default = config.sender
         self._check_dial = check_dial
+        self._found: dict[str | None, tuple[str, str]] = {}
 
     def dialled(self, address: str) -> str:
         """*address*, if it is well-formed: else ConfigError, before anything was dialled."""
@@ -43,6 +47,7 @@ class Senders:
             self._default = address
         else:
             self._by_stage[check_stage(source)] = address
+        self._found = {}  # last, and a new one: what others find meanwhile goes to the old one
 
     def where(self, source: str | None) -> tuple[str, str]:
         """Address and stage to get from.
@@ -50,8 +55,16 @@ class Senders:
         Raises:
             ConfigError: no sender is known for *source*, or None says too little.
         """
-        if type(source) is str and source in self._by_stage:
-            return self._by_stage[source], source
+        found = self._found
+        try:
+            return found[source]
+        except (KeyError, TypeError):  # the latter is told below as the ConfigError that it is
+            place = self._search(source)
+        if len(found) < _MOST_FOUND:
+            found[source] = place
+        return place
+
+    def _search(self, source: str | None) -> tuple[str, str]:
         if source is None and self._default is None and len(self._by_stage) == 1:
             source = next(iter(self._by_stage))
         if source is not None:

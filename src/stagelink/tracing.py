@@ -72,12 +72,14 @@ class TracedPuts(Puts):
 class TracedGets(Gets):
     """Gets as spans, in the trace of the put unless there is one here already."""
 
-    def payload(self, key: str, result: Result, call: Accounted) -> Payload:
+    def payload(
+        self, key: str, result: Result, call: Accounted, emptied: list[int] | None = None
+    ) -> Payload:
         """What every get, poll and stream goes through with its answer: a span as long as it."""
         start_ns = time_ns() - int(call.elapsed_s * 1e9)
         attributes = _attributes(key, call, "+".join(self._driver.parts.planes))
         try:
-            payload = super().payload(key, result, call)
+            payload = super().payload(key, result, call, emptied)
         except StagelinkError as error:
             span = get_span(attributes, start_ns, "")
             fail(span, error)

@@ -367,3 +367,34 @@ def test_a_changed_byte_of_a_compressed_payload_is_never_handed_out() -> None:
 
         with pytest.raises(TransportError, match="not those that were put"):
             rx.get("k", source="thinker", timeout=10)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_changed_byte_in_one_of_many_costs_none_of_the_others(backend: str) -> None:
+    with pair(backend, integrity="xxh3") as (tx, rx):
+        values = {key: np.arange(200_000, dtype=np.int64) + ord(key) for key in "abc"}
+        for key, value in values.items():
+            tx.put(key, value, to="talker")
+        entry = tx._driver.look(lambda e: e.outgoing.ledgers["talker"].live("b"))
+        assert entry is not None
+        assert entry.block is not None
+        tx._driver.parts.memory.buffer[entry.block.offset + 5000] ^= 1
+
+        with pytest.raises(TransportError, match="not those that were put"):
+            rx.get_many(list("abc"), source="thinker", timeout=10)
+
+        for key in "ac":
+            with rx.get(key, source="thinker", timeout=10) as payload:
+                assert np.array_equal(payload.value, values[key])
+        assert eventually(lambda: is_whole(rx) and is_whole(tx))
+
+
+def test_many_that_came_compressed_are_released_once() -> None:
+    with pair() as (tx, rx):
+        for key in "ab":
+            tx.put(key, np.arange(200_000, dtype=np.int64), to="talker")
+
+        payloads = rx.get_many(list("ab"), source="thinker", timeout=10)
+
+        assert eventually(lambda: is_whole(rx) and is_whole(tx))
+        assert all(payload.value[-1] == 199_999 for payload in payloads)

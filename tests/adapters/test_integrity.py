@@ -59,7 +59,7 @@ def flip(tx: Connector, key: str, place: int) -> None:
     else:
         body = bytearray(entry.body)
         body[place] ^= 0x10
-        ledger.entries[entry.generation] = entry._replace(body=bytes(body))
+        entry.body = bytes(body)
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)

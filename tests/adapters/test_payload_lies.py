@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from msgspec import Raw
 from msgspec.msgpack import Ext, decode, encode
 
 from stagelink.adapters.msgspec import leaves as lv
+from stagelink.adapters.msgspec.placing import fill, moved
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.staged import Staged
 from stagelink.core.errors import PayloadError
@@ -139,6 +141,31 @@ def test_a_payload_cut_short_at_any_byte_is_refused() -> None:
             SERIALIZER.load(honest, size)
 
 
+def test_a_payload_that_begins_as_one_before_is_checked_all_the_same() -> None:
+    honest = forged(bulk(lv.TENSOR, 0, "int64", [3]), 24)
+    for number in (1, 2):
+        torch.frombuffer(honest, dtype=torch.int64, offset=lv.VIEW_ALIGNMENT).fill_(number)
+        assert load(bytearray(honest)).tolist() == [number] * 3
+    cut = bytearray(honest[:-8])
+    for size in (len(honest), len(cut)):
+        with pytest.raises(PayloadError):
+            SERIALIZER.load(cut, size)
+    seen = SERIALIZER.load(honest, len(honest))
+    assert SERIALIZER.load(honest, len(honest), writable=False).data_ptr() != seen.data_ptr()
+    longer = forged(bulk(lv.TENSOR, 0, "int64", [3]), 24) + b"\0" * 8
+    with pytest.raises(PayloadError):
+        load(longer)
+
+
+def test_a_header_that_goes_on_behind_its_tensor_is_refused() -> None:
+    tree = encode(bulk(lv.TENSOR, 0, "bfloat16", [1, 1, 1, 2**16, 1]))
+    layout = plan(len(tree) + 40, [(2 << 16, lv.VIEW_ALIGNMENT)])
+    head = pack_prefix(layout) + tree
+    assert len(head) == lv.VIEW_ALIGNMENT  # so it looks whole to who reads no further
+    with pytest.raises(PayloadError, match="malformed"):
+        load(bytearray(head.ljust(layout.size, b"\0")))
+
+
 def test_the_header_says_dtype_and_shape_and_the_table_the_bytes() -> None:
     value = {"a": torch.zeros(3, 4, dtype=torch.bfloat16), "b": np.zeros((2, 0, 5), ">i4")}
     buffer = write(SERIALIZER.stage(value))
@@ -178,3 +205,83 @@ def test_a_long_structure_comes_back_in_its_order() -> None:
     value = [torch.full((i % 5,), i, dtype=torch.int64) for i in range(300)]
     again = load(write(SERIALIZER.stage(value)))
     assert [tensor.tolist() for tensor in again] == [tensor.tolist() for tensor in value]
+
+
+# --- what loads, and is then copied out --------------------------------------------------------
+
+BIG = Ext(lv.MAP, encode([Ext(lv.BIG_INT, b"\x7f" * 20_000), 1]))
+"""A dict whose key is too long to be written in digits."""
+
+
+def too_deep(depth: int) -> Raw:
+    return Raw(b"\x91" * depth + b"\x01")
+
+
+def test_what_can_be_hashed_still_can_once_it_is_copied() -> None:
+    for inner in (Ext(lv.MEMORYVIEW, b"ab"), Ext(lv.TUPLE, encode([Ext(lv.MEMORYVIEW, b"ab")]))):
+        for code in (lv.SET, lv.FROZENSET):
+            value = load(forged(Ext(code, encode([inner]))))
+            assert moved(value, "cpu") == value
+
+
+def test_a_tensor_of_any_dtype_is_copied_bit_for_bit() -> None:
+    from stagelink.adapters.msgspec.tensors import DTYPES
+
+    for name, dtype in DTYPES.items():
+        buffer = forged(bulk(lv.TENSOR, 0, name, [2]), 2 * dtype.itemsize)
+        buffer[-1] = 0x55
+        copy = moved(load(buffer), "cpu")
+        assert copy.dtype is dtype
+        again = write(SERIALIZER.stage(copy))
+        assert again == buffer, name
+
+
+@pytest.mark.parametrize("into", [{"b": 1}, {"a": {}}, np.zeros(3), [{"a": 1}]], ids=str)
+def test_a_key_without_digits_is_refused_as_such(into: Any) -> None:
+    for header in (BIG, {"a": BIG}, [BIG]):
+        with pytest.raises(PayloadError, match="into= has"):
+            fill(load(forged(header)), into)
+
+
+def test_a_key_without_digits_has_a_path() -> None:
+    with pytest.raises(PayloadError, match=r"value\[an int of 90001 bits\]"):
+        SERIALIZER.stage({2**90_000: object()})
+
+
+@pytest.mark.parametrize("depth", [400, 700, 900, 990])
+def test_what_is_nested_too_deep_to_be_copied_is_a_payload_error(depth: int) -> None:
+    try:
+        value = load(forged(too_deep(depth)))
+    except PayloadError:
+        return
+    with contextlib.suppress(PayloadError):
+        moved(value, "cpu")
+    into: Any = np.zeros(1)
+    for _ in range(depth):
+        into = [into]
+    with pytest.raises(PayloadError):
+        fill(value, into)
+
+
+@pytest.mark.parametrize("dtype", ["S0", "<U0", "V0"])
+def test_items_without_bytes_take_no_memory(dtype: str) -> None:
+    array = load(forged(bulk(lv.ARRAY, 0, dtype, [1 << 40]), 0))
+    assert array.nbytes == 0
+    assert array.shape == (1 << 40,)
+
+
+class Touchy(NamedTuple):
+    """Cannot be a key."""
+
+    x: int
+
+    def __hash__(self) -> int:
+        raise KeyError(self.x)
+
+
+def test_a_class_that_fails_to_be_a_key_is_a_payload_error() -> None:
+    name = f"{Touchy.__module__}:Touchy"
+    item = Ext(lv.OBJECT, encode([name, "x", 1]))
+    for header in (Ext(lv.SET, encode([item])), Ext(lv.MAP, encode([item, 1]))):
+        with pytest.raises(PayloadError, match="KeyError"):
+            load(forged(header))

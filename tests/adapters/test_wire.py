@@ -56,6 +56,8 @@ SAMPLES: list[Any] = [
     up(m.Cancel(1)),
     up(m.Ack(())),
     up(m.Ack((1, 2**63 - 1))),
+    up(m.Bye()),
+    down(m.Bye()),
     down(m.Welcome(YOU, WHO, HOST, PLANE, True)),
     down(m.Synced(9)),
     down(m.Announce(9, "k", 3, 4, m.INLINE, None, b"body")),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.chaos.stages import MODES, Call, Mode, Scene, content, eventually, is_whole
 
-from stagelink import PeerError, StagelinkError
+from stagelink import PeerError, Reason, StagelinkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +126,19 @@ def test_a_sender_that_dies_in_mid_transfer_ends_it(scene: Scene, moment_s: floa
     assert call.ended_s - killed_s < WHOLE_S
     assert whole(receiver)
     assert nothing_left_of_the_dead(scene, [receiver])
+
+
+def test_a_get_after_a_known_death_is_told_so_long_before_its_deadline(scene: Scene) -> None:
+    sender = scene.sender_process(MODES["offer"])
+    (receiver,) = scene.receivers(MODES["offer"], sender.endpoint)
+    sender.kill()
+    with pytest.raises(PeerError):
+        receiver.get("key", source="thinker", timeout=10.0)
+    asked_s = time.monotonic()
+    with pytest.raises(PeerError) as caught:
+        receiver.get("key", source="thinker", timeout=10.0)
+    assert time.monotonic() - asked_s < 2.0
+    assert caught.value.reason is Reason.PEER_GONE
 
 
 def test_a_new_sender_after_a_death_is_found(scene: Scene) -> None:

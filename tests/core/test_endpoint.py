@@ -190,7 +190,7 @@ def test_timers_fire_at_or_before_now_earliest_first() -> None:
     timers.arm(("c",), 3.0)
     timers.arm(("a",), 2.5)
 
-    assert timers.next() == 2.0
+    assert timers.next_s == 2.0
     assert timers.due(2.5) == [("b",), ("a",)]
     assert timers.due(2.5) == []
     assert timers.armed() == [("c",)]

@@ -16,9 +16,9 @@ def entry(generation: int, key: str, readers: int | tuple[str, ...] | None = 1) 
 
 def publish(ledger: Ledger, new: Entry) -> Entry:
     """Append *new* under the next number."""
-    numbered = new._replace(number=ledger.head + 1)
-    ledger.publish(numbered)
-    return numbered
+    new.number = ledger.head + 1
+    ledger.publish(new)
+    return new
 
 
 def test_a_number_is_taken_by_every_publish_and_every_end() -> None:

@@ -9,15 +9,19 @@ import pytest
 
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.events import (
+    Await,
     CancelKey,
     Complete,
     Connected,
     Delivery,
     Disconnected,
     Failure,
+    Fence,
     Fenced,
     Get,
     Poll,
+    Probe,
+    Probed,
     Received,
     Send,
     TimePassed,
@@ -26,8 +30,11 @@ from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.messages import (
     ERROR,
     INLINE,
+    PULL,
     Ack,
     Announce,
+    Bye,
+    Done,
     Ended,
     Gone,
     Packet,
@@ -281,6 +288,126 @@ def test_a_get_of_an_instance_that_is_gone_fails_at_once() -> None:
     assert isinstance(answer, Failure)
     assert answer.reason == "peer_gone"
     assert world.get("anything") is None, "a new sender may come"
+
+
+def dead() -> Receiver:
+    """A receiver whose sender is known to be dead, with nobody in its place."""
+    world = Receiver()
+    world.handle(Disconnected(WHERE, "cut"))
+    world.machine.peers.proved_dead(ONE, world.now_s)
+    world.now_s += 1.0
+    world.handle(TimePassed())
+    world.handle(Fenced(ONE, True))
+    return world
+
+
+def test_a_get_after_a_death_waits_for_a_successor_and_no_longer() -> None:
+    world = dead()
+    assert world.get("anything") is None
+
+    world.now_s += TimeoutPolicy().successor_s
+    [answer] = world.answers(world.handle(TimePassed())).values()
+
+    assert isinstance(answer, Failure)
+    assert answer.reason == "peer_gone"
+    assert "dead" in answer.detail
+    assert world.get("anything") is None, "each get gives it that time"
+
+
+def test_a_wait_after_a_death_waits_for_a_successor_and_no_longer() -> None:
+    world = dead()
+    assert world.ask(Await(0, WHERE, STAGE, ("k", "l"), 1e9)) is None
+
+    world.now_s += TimeoutPolicy().successor_s
+    [answer] = world.answers(world.handle(TimePassed())).values()
+
+    assert isinstance(answer, Failure)
+    assert answer.reason == "peer_gone"
+
+
+def test_a_deadline_before_that_names_the_death_too() -> None:
+    world = dead()
+    early_s = world.now_s + TimeoutPolicy().successor_s / 2
+    assert world.ask(Get(0, WHERE, STAGE, "k", 0, early_s)) is None
+
+    world.now_s = early_s
+    [answer] = world.answers(world.handle(TimePassed())).values()
+
+    assert isinstance(answer, Failure)
+    assert answer.reason == "peer_gone"
+
+
+def test_a_get_after_a_death_goes_on_with_a_successor() -> None:
+    world = dead()
+    assert world.get("k") is None
+    world.meet(OTHER)
+
+    world.now_s += TimeoutPolicy().successor_s
+    assert world.answers(world.handle(TimePassed())) == {}
+    [answer] = world.announce("k", 1)
+    assert isinstance(answer, Delivery)
+
+
+def test_a_get_hears_at_once_that_its_sender_has_closed() -> None:
+    world = Receiver()
+    assert world.get("k") is None
+    assert world.ask(Await(0, WHERE, STAGE, ("k", "l"), 1e9)) is None
+
+    other, *answers = world.say(Bye())  # the get that the world began with
+
+    assert [other.reason, *(one.reason for one in answers)] == ["peer_gone"] * 3
+    assert {one.detail for one in answers} == {"the sender closed"}
+    assert world.get("k") is None, "a new sender may come"
+    world.now_s += TimeoutPolicy().successor_s
+    [answer] = world.answers(world.handle(TimePassed())).values()
+    assert (answer.reason, answer.detail) == ("peer_gone", "the sender closed")
+
+
+def test_a_get_of_a_closed_instance_fails_at_once() -> None:
+    world = Receiver()
+    world.say(Bye())
+
+    answer = world.get(chunk(1), ONE)
+
+    assert (answer.reason, answer.detail) == ("peer_gone", "the sender closed")
+
+
+def test_a_goodbye_ends_no_transfer_and_frees_nothing() -> None:
+    world = Receiver()
+    world.say(Announce(1, "k", 6, 4096, PULL, None, b""))
+    assert world.get("k") is None  # it is pulling
+
+    [_] = world.say(Bye())  # the get that the world began with
+    [answer] = world.say(Done(1, 6, 4096))
+
+    assert isinstance(answer, Delivery)
+
+
+def test_the_end_of_who_has_said_goodbye_is_known_as_such() -> None:
+    world = Receiver()
+    world.say(Bye())
+    [probe] = [a for a in world.handle(Disconnected(WHERE, "cut")) if isinstance(a, Probe)]
+    assert probe.left
+    world.handle(Probed(ONE, True))
+    world.now_s += 1.0
+    [fence] = [a for a in world.handle(TimePassed()) if isinstance(a, Fence)]
+    assert fence.left
+    assert fence.dead
+    world.handle(Fenced(ONE, True))
+    assert world.source.gone == "the sender closed"
+
+    world.meet(OTHER)
+
+    assert world.source.gone == ""
+    [probe] = [a for a in world.handle(Disconnected(WHERE, "cut")) if isinstance(a, Probe)]
+    assert not probe.left
+
+
+def test_a_death_survives_a_freeze() -> None:
+    world = dead()
+    machine = Endpoint.thaw(world.machine.settings, world.machine.freeze(world.now_s), world.now_s)
+
+    assert machine.incoming.sources[WHERE].gone == world.source.gone != ""
 
 
 def test_a_poll_takes_nothing_of_another_instance() -> None:

@@ -35,6 +35,7 @@ from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.pool import Block, Pool
 from stagelink.core.settings import Settings
 from stagelink.core.shelf import SHELF_LIMIT
+from stagelink.core.streams import first_key
 from stagelink.core.timeouts import TimeoutPolicy
 from stagelink.core.values import HostCard, Identity, PlaneCard
 
@@ -210,6 +211,22 @@ def test_a_key_whose_producer_failed_answers_the_wait(pair: Pair) -> None:
     assert pair.answers[pair.get("k2")].reason == "failed"
 
 
+def test_the_end_of_a_chunk_that_was_read_does_not_end_a_get_of_the_next_stream(
+    pair: Pair,
+) -> None:
+    chunk = first_key("k")
+    pair.put(chunk)
+    assert isinstance(pair.answers[pair.get(chunk)], Delivery)
+    gets, waits = pair.get(chunk), pair.wait(chunk)
+
+    pair.ask(pair.tx, Withdraw, "b", chunk)
+
+    assert pair.is_open(gets)
+    assert pair.is_open(waits)
+    pair.put(chunk)
+    assert isinstance(pair.answers[gets], Delivery)
+
+
 def test_a_wait_ends_at_its_deadline_and_not_before(pair: Pair) -> None:
     waits = pair.wait("k1", "k2", within_s=5.0)
 
@@ -264,6 +281,34 @@ def test_closing_and_stopping_end_a_wait_once(pair: Pair) -> None:
 
     reasons = [pair.answers[ticket].reason for ticket in (stopped, closed, late)]
     assert reasons == ["cancelled", "closed", "closed"]
+    assert not [key for key in pair.rx.timers.armed() if key[0] == "wait"]
+
+
+def reject(pair: Pair, key: str) -> int:
+    """How many calls ended by rejecting *key*."""
+    return int(pair.answers[pair.ask(pair.rx, CancelKey, ADDRESS, "a", key, True)])
+
+
+def test_who_waits_for_a_rejected_key_wants_it_again(pair: Pair) -> None:
+    reject(pair, "k")
+    waits = pair.wait("k", "l")
+    pair.put("k")
+
+    assert pair.answers[waits] == "k"
+    assert isinstance(pair.answers[pair.get("k")], Delivery)
+
+
+def test_a_wait_whose_last_key_is_cancelled_ends(pair: Pair) -> None:
+    both, one = pair.wait("k", "l"), pair.wait("k")
+
+    assert reject(pair, "k") == 1
+    assert pair.answers[one].reason == "cancelled"
+    assert pair.is_open(both)
+    pair.put("k")
+    assert pair.is_open(both), "it is rejected"
+    assert reject(pair, "l") == 1
+    assert pair.answers[both].reason == "cancelled"
+    assert not len(pair.rx.incoming.waits)
     assert not [key for key in pair.rx.timers.armed() if key[0] == "wait"]
 
 

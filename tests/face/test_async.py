@@ -53,7 +53,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield Pair(tx, rx)
         gc.collect()
         assert not rx._driver.tickets.all()
-        assert not rx._driver._begun
+        assert not rx._driver._begun.open
         for connector in (rx, tx):
             assert eventually(lambda c=connector: c.health()["pool"]["free"] == POOL)  # type: ignore[misc]
 

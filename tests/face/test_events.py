@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import logging
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import stagelink
+from stagelink.adapters.memory import Hub
 from stagelink.adapters.structlog import LOGGER
 from stagelink.core.errors import CapacityError, DeadlineError
 from stagelink.plugins.conformance.connector import eventually, is_linked
@@ -112,7 +114,7 @@ def test_a_session_is_told_when_it_opens_and_when_it_is_lost(
     assert is_linked(rx)
     assert eventually(lambda: events(lines).count("session_open") == 2)
 
-    tx.close()
+    Hub.default().kill(bytes.fromhex(tx.health()["engine_key"]))
 
     assert eventually(lambda: "session_lost" in events(lines, logging.WARNING))
     lost = the(lines, "session_lost")
@@ -121,6 +123,33 @@ def test_a_session_is_told_when_it_opens_and_when_it_is_lost(
     )  # fmt: skip
     assert eventually(lambda: {"peer_dead", "peer_fenced"} <= set(events(lines)))
     assert the(lines, "peer_dead")["peer"] == "thinker"
+
+
+@pytest.mark.parametrize("backend", ["memory", "shm"])
+def test_a_goodbye_of_either_end_is_no_warning(
+    backend: str, lines: list[logging.LogRecord]
+) -> None:
+    common = {"backend": backend, "pool_bytes": "1MiB"}
+    for ends in ("sender first", "receiver first"):
+        lines.clear()
+        with (
+            stagelink.open(stage="thinker", role="sender", **common) as tx,
+            stagelink.open(stage="talker", role="receiver", sender=tx.endpoint, **common) as rx,
+        ):
+            tx.put("key", bytes(1 << 16), to="talker")
+            rx.get("key", source="thinker").close()
+            assert eventually(lambda: events(lines).count("session_open") == 2)
+            (tx if ends == "sender first" else rx).close()
+            assert eventually(lambda: {"session_closed", "peer_closed"} <= set(events(lines)))
+            left = rx if ends == "sender first" else tx
+            assert eventually(partial(is_rid_of_the_other, left))
+        assert events(lines, logging.WARNING) == []
+        assert events(lines).count("session_closed") == 1
+
+
+def is_rid_of_the_other(connector: Connector) -> bool:
+    """Whether it has cut off whom it talked with."""
+    return all(row["watch"] == "gone" for row in connector.health()["sessions"])
 
 
 def test_a_failed_call_is_told_with_the_fields_of_its_error(

@@ -218,6 +218,30 @@ def test_a_callback_that_raises_harms_nobody_and_is_told(lines: list[logging.Log
     assert [r.__dict__["event"] for r in lines].count("callback_failed") == 1
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_callback_may_close_the_connector(backend: str, lines: list[logging.LogRecord]) -> None:
+    tx, over = sender(backend), threading.Event()
+
+    def close(_: object) -> None:
+        tx.close()
+        over.set()
+
+    held = Held(tx)
+    ticket = tx.put_async("k", LARGE, to="b")
+    ticket.add_done_callback(close)
+    behind = tx.put_async("l", LARGE, to="b")
+    held.let_go()
+
+    assert over.wait(PATIENCE_S)
+    assert ticket.done
+    with pytest.raises(ClosedError):
+        behind.result(PATIENCE_S)
+    with pytest.raises(ClosedError):
+        tx.put("m", 1, to="b")
+    tx.close()
+    assert "callback_failed" not in [r.__dict__.get("event") for r in lines]
+
+
 def test_a_draft_is_published_by_the_call_itself() -> None:
     with sender() as tx:
         draft = tx.alloc((8,), "float32")

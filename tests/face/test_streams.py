@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stagelink.connector import Connector
+    from stagelink.streams.writer import StreamWriter
 
 POOL = 8 << 20
 SMALL, LARGE = 3_000, 150_000
@@ -403,6 +404,42 @@ def test_an_exception_under_asyncio_aborts(tx: Connector, rx: Connector) -> None
     assert "boom" in str(breaks(lambda: list(rx.stream("k"))))
 
 
+def test_a_writer_that_is_cancelled_while_it_ends_is_closed(tx: Connector, rx: Connector) -> None:
+    async def story() -> StreamWriter:
+        tx.stream("k", to="code2wav").end()  # unread: the next one has to wait for its turn
+        writer = tx.stream("k", to="code2wav", timeout=PATIENCE_S)
+
+        async def end_at_once() -> None:
+            async with writer:
+                pass
+
+        ending = asyncio.ensure_future(end_at_once())
+        await asyncio.sleep(0)
+        ending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        return writer
+
+    writer = asyncio.run(story())
+
+    assert writer.closed
+    tx.stream("k", to="code2wav").abort()  # no writer of the key is open
+    assert list(rx.stream("k", timeout=PATIENCE_S)) == []
+    assert both_clean(tx, rx)
+
+
+def test_a_writer_that_cannot_end_is_closed(tx: Connector, rx: Connector) -> None:
+    tx.stream("k", to="code2wav").end()
+    writer = tx.stream("k", to="code2wav", timeout=0.01)
+
+    with pytest.raises(DuplicateKeyError), writer:
+        pass
+
+    assert writer.closed
+    assert list(rx.stream("k", timeout=PATIENCE_S)) == []
+    assert both_clean(tx, rx)
+
+
 # --- streams that break off ----------------------------------------------------------------
 
 
@@ -545,6 +582,8 @@ def test_a_restarted_producer_does_not_mix_two_streams(opened: Open) -> None:
     writer.end()
 
     assert breaks(lambda: next(reader)).chunks == broken.chunks == 2
+    # A get that waits while its sender's death is noticed hears of that death.
+    assert eventually(lambda: new.health()["sessions"])
     assert list(rx.stream("k", timeout=PATIENCE_S).values()) == [["new", n] for n in range(6)]
     assert both_clean(new, rx)
 

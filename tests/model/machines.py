@@ -57,6 +57,7 @@ class Policy(NamedTuple):
     """The time-outs an endpoint asks for; the explorer ignores how long they are."""
 
     suspect_grace_s: float = 0.5
+    successor_s: float = 0.5
     settle_s: float = 0.05
     ack_delay_s: float = 0.05
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.model.world import World
 
 
-TIMERS = ("ack", "greet", "probe", "settle", "grace", "fence", "fetch", "budget", "ttl")
+TIMERS = ("ack", "greet", "probe", "settle", "grace", "fence", "heir", "fetch", "budget", "ttl")
 """In the order in which a kind world lets them fire; a stuck write costs a budget."""
 
 

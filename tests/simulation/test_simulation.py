@@ -56,7 +56,7 @@ def _free_at_once(gets: Gets, fetch: Fetch, reason: str, detail: str, out: list[
 
 def _not_pinned(ledger: Ledger, generation: int, reader: str) -> None:
     entry = ledger.entries[generation]
-    ledger.entries[generation] = entry._replace(holders=(*entry.holders, reader))
+    entry.holders = (*entry.holders, reader)
 
 
 @pytest.mark.parametrize(

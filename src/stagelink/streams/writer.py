@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import ClosedError, DuplicateKeyError, Reason
@@ -13,6 +14,7 @@ from stagelink.puts import PutCall
 from stagelink.tickets import PUBLISHED, StagedPut
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -214,6 +216,15 @@ class StreamWriter:
         ledger = endpoint.outgoing.ledgers.get(self.to)
         return ledger is None or ledger.live(first_key(self.key)) is None
 
+    @contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Of an end that fails, or is interrupted, no writer is left open."""
+        try:
+            yield
+        except BaseException as error:
+            self.abort(f"{type(error).__name__}: {error}")
+            raise
+
     def __enter__(self) -> Self:
         """Put chunks; leaving ends the stream."""
         return self
@@ -228,7 +239,8 @@ class StreamWriter:
         if kind is not None:
             self.abort(f"{kind.__name__}: {error}")
         elif self._state != ABORTED:
-            self.end()
+            with self._closing():
+                self.end()
 
     async def __aenter__(self) -> Self:
         """Put chunks; leaving ends the stream."""
@@ -242,7 +254,8 @@ class StreamWriter:
     ) -> None:
         """End the stream, or abort it with the words of an exception."""
         if kind is None and self._state == OPEN:
-            await self.aend()
+            with self._closing():
+                await self.aend()
         self.__exit__(kind, error, trace)
 
     def __del__(self) -> None:

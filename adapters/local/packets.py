@@ -1,0 +1,126 @@
+"""Messages of one to four frames as packets of a socket, sent and received without waiting.
+
+A packet is the number of frames (u8), the length of each but the last (u32, little-endian), and
+the frames. The calls keep the interpreter: they never wait, and beside a thread that computes in
+Python each giving away costs a switch interval (5 ms).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+from errno import EAGAIN, EINTR, ENOBUFS, ENOMEM
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_FRAMES = 4
+
+_LENGTHS = tuple(struct.Struct(f"<B{max(0, count - 1)}I") for count in range(MAX_FRAMES + 1))
+_ONE = _LENGTHS[1].pack(1)
+_SEND = int(socket.MSG_DONTWAIT) | int(socket.MSG_NOSIGNAL)
+_RECEIVE = int(socket.MSG_DONTWAIT) | int(socket.MSG_TRUNC)
+_FULL = frozenset((EAGAIN, ENOBUFS, ENOMEM))
+
+
+class _Part(ctypes.Structure):
+    """Struct iovec."""
+
+    _fields_ = (("base", ctypes.c_char_p), ("size", ctypes.c_size_t))
+
+
+class _Header(ctypes.Structure):
+    """Struct msghdr."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_size", ctypes.c_uint32),
+        ("parts", ctypes.POINTER(_Part)),
+        ("count", ctypes.c_size_t),
+        ("control", ctypes.c_void_p),
+        ("control_size", ctypes.c_size_t),
+        ("flags", ctypes.c_int),
+    )
+
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_sendmsg, _recv = _libc.sendmsg, _libc.recv
+_sendmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_sendmsg.restype = _recv.restype = ctypes.c_ssize_t
+
+
+class Malformed(Exception):  # noqa: N818 - never seen outside
+    """A packet that is none of ours."""
+
+
+class Packets:
+    """Sends and receives on any socket, one call at a time; *longest* in bytes."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self._parts = (_Part * (MAX_FRAMES + 1))()
+        self._header = _Header(parts=self._parts)
+        self._header_at = ctypes.addressof(self._header)
+        self._buffer = bytearray(longest)
+        self._view = memoryview(self._buffer)
+        self._buffer_at = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
+
+    def send(self, descriptor: int, frames: Sequence[bytes]) -> bool:
+        """Send one message, copied; False when there is no room now.
+
+        Raises:
+            OSError: the connection has ended, or the message is too long for it.
+        """
+        parts, count = self._parts, len(frames)
+        lengths = _ONE if count == 1 else _LENGTHS[count].pack(count, *map(len, frames[:-1]))
+        part = parts[0]
+        part.base, part.size = lengths, len(lengths)
+        place = 0
+        for place, frame in enumerate(frames, 1):
+            part = parts[place]
+            part.base = frame if type(frame) is bytes else bytes(frame)
+            part.size = len(frame)
+        self._header.count = place + 1
+        while _sendmsg(descriptor, self._header_at, _SEND) < 0:
+            number = ctypes.get_errno()
+            if number in _FULL:
+                return False
+            if number != EINTR:
+                raise OSError(number, os.strerror(number))
+        return True
+
+    def receive(self, descriptor: int) -> list[bytes] | None:
+        """The frames of the next message; None when there is none now, [] after the last one.
+
+        Raises:
+            OSError: the connection broke; there may be more to read.
+            Malformed: what came is no message of ours.
+        """
+        while (size := _recv(descriptor, self._buffer_at, self.longest, _RECEIVE)) < 0:
+            number = ctypes.get_errno()
+            if number == EAGAIN:
+                return None
+            if number != EINTR:
+                raise OSError(number, os.strerror(number))
+        if size == 0:
+            return []
+        if self._buffer[0] == 1 and size <= self.longest:
+            return [bytes(self._view[1:size])]
+        return self._split(size)
+
+    def _split(self, size: int) -> list[bytes]:
+        count = self._buffer[0]
+        if size > self.longest or not 0 < count <= MAX_FRAMES or size < _LENGTHS[count].size:
+            raise Malformed
+        at = _LENGTHS[count].size
+        frames = []
+        for length in _LENGTHS[count].unpack_from(self._buffer)[1:]:
+            frames.append(bytes(self._view[at : at + length]))
+            at += length
+        if at > size:
+            raise Malformed
+        return [*frames, bytes(self._view[at:size])]
