@@ -11,6 +11,7 @@ from stagelink.core.errors import ConfigError, TransportError
 from stagelink.core.events import Abandon, Failure, Publish, Published, Reserve
 from stagelink.core.keys import check_key, check_stage, wire_key
 from stagelink.core.pool import Block, Refusal
+from stagelink.core.values import new
 from stagelink.failures import capacity_error, error_of
 from stagelink.payload import Draft
 
@@ -255,8 +256,8 @@ class Puts:
         """Make known *size* bytes in *block* or *body*, or the *error* that there are none for."""
         driver, edge = self._driver, call.edge
         to = edge.to
-        command = Publish(0, to, call.name, size, block, body, error, *call.terms)
-        result = driver.submit(command)
+        command = (0, to, call.name, size, block, body, error, *call.terms)
+        result = driver.submit(new(Publish, command))
         if isinstance(result, Failure):
             raise error_of(result, call.context)
         assert isinstance(result, Published)
