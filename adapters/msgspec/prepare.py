@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -57,14 +58,20 @@ def prepare(shape: Sequence[int], dtype: object, traceparent: str = "") -> Prepa
         msg = "a dtype is needed"
         raise ConfigError(msg, remedy="name one, for example 'bfloat16'")
     if _is_torch(dtype):
-        from stagelink.adapters.msgspec import tensors  # noqa: PLC0415 - torch is heavy
+        from stagelink.adapters.msgspec.tensors import name_and_size  # noqa: PLC0415 - heavy
 
-        name, item_bytes = tensors.name_and_size(dtype)
-        return Prepared(lv.TENSOR, name, lengths, math.prod(lengths) * item_bytes, traceparent)
+        name, item_bytes = name_and_size(dtype)
+        return _tensor(name, lengths, math.prod(lengths) * item_bytes, traceparent)
     from stagelink.adapters.msgspec import arrays  # noqa: PLC0415 - numpy is heavy
 
     description, item_bytes = arrays.description_and_size(dtype)
     return Prepared(lv.ARRAY, description, lengths, math.prod(lengths) * item_bytes, traceparent)
+
+
+@lru_cache(256)
+def _tensor(name: str, shape: tuple[int, ...], nbytes: int, traceparent: str) -> Prepared:
+    """The same rooms are wanted again and again; they hold nothing of what they are opened in."""
+    return Prepared(lv.TENSOR, name, shape, nbytes, traceparent)
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -76,9 +83,10 @@ def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     if len(lengths) > lv.DIMENSION_LIMIT:
         msg = f"a shape of {len(lengths)} dimensions"
         raise ConfigError(msg, remedy=f"at most {lv.DIMENSION_LIMIT} can be sent")
-    if any(type(length) is not int or not 0 <= length < 1 << 63 for length in lengths):
-        msg = f"a shape is made of ints from 0, not {lengths!r:.80}"
-        raise ConfigError(msg, remedy="give one length per dimension")
+    for length in lengths:
+        if type(length) is not int or not 0 <= length < 1 << 63:
+            msg = f"a shape is made of ints from 0, not {lengths!r:.80}"
+            raise ConfigError(msg, remedy="give one length per dimension")
     return lengths
 
 

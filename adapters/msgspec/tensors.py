@@ -107,7 +107,6 @@ def whole(tensor: torch.Tensor) -> Whole | None:
         not tensor.is_cpu
         or tensor.layout is not STRIDED
         or not tensor.is_contiguous()
-        or tensor.is_conj()
         or tensor.is_neg()
     ):
         return None
@@ -119,8 +118,8 @@ def whole(tensor: torch.Tensor) -> Whole | None:
 def _frame(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[int, bytes, int] | None:
     """Bytes of such a tensor, what comes before them in a payload, and the size of that."""
     name = NAMES.get(dtype)
-    if name is None or len(shape) > DIMENSION_LIMIT:
-        return None
+    if name is None or dtype.is_complex or len(shape) > DIMENSION_LIMIT:
+        return None  # complex ones may be yet to be conjugated
     nbytes = math.prod(shape) * dtype.itemsize
     return nbytes, *framed(TENSOR, name, shape, nbytes)
 

@@ -11,6 +11,7 @@ from stagelink.core.errors import ConfigError, TransportError
 from stagelink.core.events import Abandon, Failure, Publish, Published, Reserve
 from stagelink.core.keys import check_key, check_stage, wire_key
 from stagelink.core.pool import Block, Refusal
+from stagelink.core.values import new
 from stagelink.failures import capacity_error, error_of
 from stagelink.payload import Draft
 
@@ -182,14 +183,16 @@ class Puts:
     def put_draft(self, draft: Draft, call: PutCall) -> Receipt:
         """Publish what lies in the pool already."""
         size, block = draft.size, draft.take(self._driver)
-        try:
-            memory = self.memory(block)[:size]
-            if call.terms.readers != 1:
-                mark_shared(memory)
-            self._wrapping.seal(memory)
-        except BaseException:
-            self._driver.submit(Abandon(block))
-            raise
+        shared = call.terms.readers != 1
+        if shared or self._wrapping.tail:
+            try:
+                memory = self.memory(block)[:size]
+                if shared:
+                    mark_shared(memory)
+                self._wrapping.seal(memory)
+            except BaseException:
+                self._driver.submit(Abandon(block))
+                raise
         return self.publish(call, size, block)
 
     def goes_inline(self, size: int) -> bool:
@@ -253,8 +256,8 @@ class Puts:
         """Make known *size* bytes in *block* or *body*, or the *error* that there are none for."""
         driver, edge = self._driver, call.edge
         to = edge.to
-        command = Publish(0, to, call.name, size, block, body, error, *call.terms)
-        result = driver.submit(command)
+        command = (0, to, call.name, size, block, body, error, *call.terms)
+        result = driver.submit(new(Publish, command))
         if isinstance(result, Failure):
             raise error_of(result, call.context)
         assert isinstance(result, Published)
@@ -263,7 +266,8 @@ class Puts:
 
     def reserve(self, size: int, until_s: float, call: Accounted) -> Block:
         """A block of the pool of at least *size* bytes."""
-        result = self._calls.ask(Reserve(0, size, until_s))
+        ticket = self._driver.tickets.new()
+        result = self._driver.call(Reserve(ticket.number, size, until_s), ticket)
         if isinstance(result, Refusal):
             raise capacity_error(result, call.context)
         if isinstance(result, Failure):

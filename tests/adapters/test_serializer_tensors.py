@@ -105,7 +105,7 @@ def test_a_tensor_alone_makes_the_bytes_that_it_makes_among_others(name: str) ->
     shapes = [flat, flat.view(2, 3, 40), flat[:0], flat[5:6].view(()), flat[3:9], flat.view(60, 4)]
     alone = [value for value in (*shapes, flat.view(60, 4).t()) if whole(value) is not None]
 
-    assert len(alone) == len(shapes)  # all but the transposed one
+    assert len(alone) == (0 if dtype.is_complex else len(shapes))  # all but the transposed one
     for value in alone:
         assert bytes(write(value)) == walked(value)
 
@@ -311,6 +311,18 @@ def test_a_prepared_tensor_is_filled_in_place(dtype: Any) -> None:
     assert again.dtype is tensor.dtype
     assert torch.equal(again.float(), torch.full((64, 8), 2.0))
     assert bytes(block[: room.size]) == bytes(write(tensor))
+
+
+def test_rooms_of_one_kind_do_not_meet() -> None:
+    size = prepare((3,), "int64").size
+    blocks = bytearray(size), bytearray(size)
+    tensors = [prepare((3,), "int64").open(block) for block in blocks]
+
+    for number, tensor in enumerate(tensors):
+        tensor.fill_(number)
+
+    for number, block in enumerate(blocks):
+        assert SERIALIZER.load(block, size).tolist() == [number] * 3
 
 
 def test_a_bad_room_is_refused() -> None:

@@ -192,7 +192,7 @@ def test_a_put_that_fails_at_any_step_holds_nothing(
     assert whole(sender, receiver)
     with monkeypatch.context() as patch:
         kind, name = {
-            "stage": (PayloadSerializer, "stage"),
+            "stage": (sender._puts, "stage"),
             "write": (type(PayloadSerializer().stage(b"")), "write"),
             "memory": (Puts, "memory"),
         }[step]
