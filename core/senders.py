@@ -48,6 +48,8 @@ class Senders:
             source = self._gets.sources[address] = Source(address, stage)
         if source.session.state == IDLE:
             source.dial(out)
+            grace_s = self._settings.policy.suspect_grace_s
+            self._timers.arm(("first", address), self._gets.now_s + grace_s)
         elif source.stage != stage and not source.met and not self._awaited(source):
             # Asked by another name before, in vain: the address may well be this stage's.
             source.stage = stage
@@ -174,6 +176,9 @@ class Senders:
         source = self._gets.sources[address]
         if source.gone:
             self._endings.fail_waiting(source, Reason.PEER_GONE, source.gone, out)
+
+    def first_due(self, address: str, now_s: float, out: list[Action]) -> None:
+        """It was dialled long enough ago: who has not reached it by now may say so."""
 
     def unreachable(self, peer: Instance, now_s: float, out: list[Action]) -> None:
         """The grace is over: tell whoever waits for *peer*."""
