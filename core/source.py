@@ -15,7 +15,7 @@ from stagelink.core.handshake.session import (
     OPEN,
     Session,
 )  # fmt: skip
-from stagelink.core.messages import Ack, Hello, Packet, Query, Report
+from stagelink.core.messages import Ack, Bye, Hello, Packet, Query, Report
 from stagelink.core.streams import is_stream, stream_of
 from stagelink.core.values import NO_INSTANCE, Instance
 
@@ -143,6 +143,12 @@ class Source:
         self.reported = self.report(fetches)
         self.owed = 0
         self._post(self.reported, message, out)
+
+    def leave(self, fetches: Fetches, out: list[Action]) -> None:
+        """Say goodbye, and what is still viewed."""
+        viewed = fetches.viewed(self.peer)
+        for start in range(0, max(1, len(viewed)), NOTICES_LIMIT):
+            self.send(Bye(viewed[start : start + NOTICES_LIMIT]), fetches, out)
 
     def _post(self, report: Report, message: ToSender, out: list[Action]) -> None:
         state, number, sent, taken = self.session

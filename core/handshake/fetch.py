@@ -150,6 +150,11 @@ class Fetches:
         """Generations of *peer* that have gone from the log but are still viewed."""
         return tuple(self._relics.get(peer, ()))
 
+    def viewed(self, peer: Instance) -> tuple[int, ...]:
+        """Generations of *peer* that are in its log, and viewed where they lie."""
+        held = (f for f in self._numbers.values() if f.state == HELD and f.peer == peer)
+        return tuple(f.generation for f in held if f.where is not None and not f.relic)
+
     def _index(self, fetch: Fetch) -> None:
         peer, number = fetch.peer, fetch.number
         if fetch.ticket:

@@ -57,6 +57,7 @@ SAMPLES: list[Any] = [
     up(m.Ack(())),
     up(m.Ack((1, 2**63 - 1))),
     up(m.Bye()),
+    up(m.Bye((1, 2**63 - 1))),
     down(m.Bye()),
     down(m.Welcome(YOU, WHO, HOST, PLANE, True)),
     down(m.Synced(9)),
@@ -171,6 +172,7 @@ BAD: list[Any] = [
     m.Packet(5, 6, m.Report(7, (), 1, tuple(range(65_537))), m.Cancel(1)),
     m.Packet(5, -6, REPORT, m.Cancel(1)),
     up(m.Ack(tuple(range(65_537)))),
+    up(m.Bye(tuple(range(65_537)))),
     up(m.Query("")),
     up(m.Query("k" * 1089)),
     up(m.Query(b"k")),  # type: ignore[arg-type]
