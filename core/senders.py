@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagelink.core.errors import Reason
 from stagelink.core.events import Attach
-from stagelink.core.handshake.fetch import DRAINING, PULLING, QUEUED
+from stagelink.core.handshake.fetch import ANEW, DRAINING, PULLING, QUEUED
 from stagelink.core.handshake.session import ATTACHING, DECLINED, GREETING, IDLE, OPEN
 from stagelink.core.messages import Ack, Cancel, Subscribe
 from stagelink.core.source import DIED, LEFT, Source
@@ -263,4 +263,4 @@ class Senders:
         fetches = self._gets.fetches
         for fetch in fetches.all():
             if fetch.peer == source.peer and fetch.where is not None and not fetch.transfer:
-                fetches.set(fetch._replace(relic=True))
+                fetches.set(fetch._replace(relic=ANEW))

@@ -58,7 +58,7 @@ def zmq_channel(context: BackendContext) -> ControlChannel:
         ipc=config.ipc,
         advertise=config.advertise_host,
         allow_wildcard=config.allow_wildcard,
-        max_frame_bytes=config.eager_limit + (64 << 10),
+        max_frame_bytes=config.eager_limit + (128 << 10),
         heartbeat_timeout_s=config.policy.silence_s,
         heartbeat_interval_s=config.policy.silence_s / 3,
     )

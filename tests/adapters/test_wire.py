@@ -21,7 +21,7 @@ from stagelink.adapters.msgspec.wire import (
 )
 from stagelink.core import messages as m
 from stagelink.core.errors import ProtocolViolationError
-from stagelink.core.source import NOTICES_LIMIT
+from stagelink.core.source import HELD_LIMIT, NOTICES_LIMIT
 from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
 
 CODEC = WireCodec()
@@ -233,12 +233,13 @@ def test_limits_themselves_pass() -> None:
         assert CODEC.decode(CODEC.encode(message)) == message
 
 
-def test_the_longest_count_of_what_was_consumed_fits_the_smallest_frame() -> None:
+def test_the_longest_report_and_count_of_what_was_consumed_fit_the_smallest_frame() -> None:
     told = m.Ack(tuple(range(BIG - NOTICES_LIMIT, BIG)))
 
-    frames = CODEC.encode(m.Packet(BIG - 1, BIG - 1, REPORT, told))
+    report = m.Report(BIG - 1, (BIG - 1,) * 64, BIG - 1, (BIG - 1,) * HELD_LIMIT)
+    frames = CODEC.encode(m.Packet(BIG - 1, BIG - 1, report, told))
 
-    assert sum(map(len, frames)) < 60 << 10  # of 64 KiB, where nothing is eager
+    assert sum(map(len, frames)) < 120 << 10  # of 128 KiB, where nothing is eager
 
 
 def test_a_detail_of_anything_is_made_fit() -> None:
