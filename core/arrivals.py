@@ -82,7 +82,7 @@ class Arrivals:
         if fetch is not None and fetch.state == QUEUED:
             gets.not_that_one(fetch, reason, detail, out)
         elif fetch is not None:
-            gets.fetches.set(fetch._replace(relic=True))
+            gets.fetches.set(fetch._replace(relic=message.number))
         final = news and (reason in FINAL or bool(stream))
         for waiting in gets.fetches.waiting_for(source.address, key):
             if waiting.want == generation or (not waiting.want and final):

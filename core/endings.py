@@ -36,7 +36,8 @@ class Endings:
         if fetch is None or fetch.state in {HELD, DRAINING}:
             return  # another time-out of this very moment has ended it
         source = self._gets.sources[fetch.address]
-        reason, detail = _known_trouble(source) or (Reason.DEADLINE, _explain(source, fetch))
+        trouble = self._known_trouble(source)
+        reason, detail = trouble or (Reason.DEADLINE, _explain(source, fetch))
         self._gets.give_up(fetch, reason.value, detail, out)
 
     def wait_due(self, ticket: int, now_s: float, out: list[Action]) -> None:
@@ -47,8 +48,20 @@ class Endings:
             return  # another time-out of this very moment has ended it
         source = self._gets.sources[wait.address]
         nothing = f"none of {len(wait.keys)} keys has been published"
-        reason, detail = _known_trouble(source) or (Reason.DEADLINE, nothing)
+        reason, detail = self._known_trouble(source) or (Reason.DEADLINE, nothing)
         self._gets.waits.fail(ticket, Failure(reason.value, detail, source.label), out)
+
+    def _known_trouble(self, source: Source) -> tuple[Reason, str] | None:
+        """What is known against the sender when a wait for it has reached its deadline."""
+        if source.gone:
+            return Reason.PEER_GONE, source.gone
+        if source.session.state == DECLINED:
+            return Reason.UNREACHABLE, source.detail
+        if source.met:
+            return None
+        if self._gets.is_young(source):
+            return Reason.DEADLINE, "the sender is not connected yet"
+        return Reason.UNREACHABLE, source.detail
 
     def stop(self, ticket: int, reason: str, now_s: float, out: list[Action]) -> None:
         """The caller of *ticket* no longer waits."""
@@ -110,15 +123,6 @@ class Endings:
             fetch = self._gets.fetches.get(old.number)
             if fetch is not None and fetch.state not in {HELD, DRAINING}:
                 self._gets.give_up(fetch, reason.value, detail, out)
-
-
-def _known_trouble(source: Source) -> tuple[Reason, str] | None:
-    """What is known against the sender when a wait for it has reached its deadline."""
-    if source.gone:
-        return Reason.PEER_GONE, source.gone
-    if source.session.state == DECLINED or not source.met:
-        return Reason.UNREACHABLE, source.detail
-    return None
 
 
 def _explain(source: Source, fetch: Fetch) -> str:

@@ -93,6 +93,7 @@ class Endpoint:
             "kept": self.incoming.deliveries.kept_due,
             "greet": self.incoming.senders.greet_due,
             "ack": self.incoming.senders.ack_due,
+            "first": self.incoming.senders.first_due,
             "heir": self.incoming.senders.successor_due,
             "ttl": self.outgoing.expire,
             "budget": self.outgoing.transfers.budget_due,

@@ -71,6 +71,10 @@ class Gets:
         self.waits = Waits(timers)
         self.shelf = Shelf()
 
+    def is_young(self, source: Source) -> bool:
+        """Whether *source* was dialled for the first time only a moment ago."""
+        return self._timers.when(("first", source.address), -1.0) >= 0.0
+
     def hand_out(
         self, source: Source, known: Known | Announce, ticket: int, out: list[Action]
     ) -> None:

@@ -236,7 +236,7 @@ class Incoming:
         for kept in self.shelf.all():
             self.deliveries.unshelve(kept, now_s, out)
         for source in self.sources.values():
-            source.send(Bye(), self.fetches, out)
+            source.leave(self.fetches, out)
 
     def _answered_at_once(self, source: Source, command: Get | Poll, out: list[Action]) -> bool:
         """Give a call what was kept for it, or answer it if its end is known already."""

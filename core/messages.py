@@ -176,8 +176,12 @@ class Ack(NamedTuple):
 class Bye(NamedTuple):
     """Either way: I was closed. News for people and for who waits; proves and frees nothing.
 
-    Transfers under way go on, and what they owe is still told; nothing new begins.
+    Transfers under way go on, and what they owe is still told; nothing new begins. ``viewed`` are
+    generations that a receiver still views where they lie: its end will be that of their use, and
+    until then it may touch them. Of many a receiver tells in several.
     """
+
+    viewed: tuple[int, ...] = ()
 
 
 ToSender = Union[Subscribe, Query, Pull, Cancel, Ack, Bye]

@@ -23,13 +23,13 @@ class Reader:
 
     ``name`` is its identity: what readers are counted by. ``fresh`` says that its replay starts
     from nothing; ``plane`` is the route we took. Transfer ids below ``floor`` ended when it was
-    fenced; ``codecs`` are the compressors it can undo.
+    fenced; ``codecs`` are the compressors it can undo; ``viewed`` what it had in use as it closed.
     """
 
     __slots__ = (
         "codecs", "feed", "floor", "fresh", "identity", "instance", "leases", "link", "name",
         "plane",
-        "report", "session",
+        "report", "session", "viewed",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, identity: Identity) -> None:
@@ -43,6 +43,7 @@ class Reader:
         self.fresh = True
         self.floor = 0
         self.codecs: tuple[str, ...] = ()
+        self.viewed: tuple[int, ...] = ()
         self.feed = Feed()
         self.leases = Leases()
 
@@ -75,7 +76,7 @@ class Reader:
         return (
             self.instance, self.identity, self.link, self.plane, self.session, self.report,
             self.fresh, self.feed.freeze(), self.leases.freeze(), self.floor,
-            self.codecs,
+            self.codecs, self.viewed,
         )  # fmt: skip
 
     @classmethod
@@ -86,7 +87,7 @@ class Reader:
         reader = cls(instance, identity)
         (
             reader.link, reader.plane, reader.session, reader.report, reader.fresh, feed, leases,
-            reader.floor, reader.codecs,
+            reader.floor, reader.codecs, reader.viewed,
         ) = rest  # fmt: skip
         reader.feed, reader.leases = Feed.thaw(feed), Leases.thaw(leases)
         return reader

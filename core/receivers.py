@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from stagelink.core.errors import Reason
 from stagelink.core.events import Attach, Send
 from stagelink.core.handshake.session import ATTACHING, CLOSED, OPEN, Session, choose, why_no_route
-from stagelink.core.messages import Declined, Lost, Welcome
+from stagelink.core.messages import Ack, Declined, Lost, Welcome
 from stagelink.core.reader import Reader
 
 if TYPE_CHECKING:
@@ -101,8 +101,10 @@ class Receivers:
 
     def bye(self, reader: Reader, message: Bye, out: list[Action]) -> None:
         """A receiver was closed; its leases stay until their end is proved."""
-        del message, out
+        del out
         self._peers.farewell(reader.instance)
+        viewed = [g for g in message.viewed if reader.leases.holds_slot(g)]
+        reader.viewed = tuple(dict.fromkeys((*reader.viewed, *viewed)))
 
     # --- plane and peers -----------------------------------------------------------------
 
@@ -128,6 +130,7 @@ class Receivers:
         self.floors[peer] = max(reader.floor, reader.report.low_water, used)
         if len(self.floors) > FENCED_PEERS:
             del self.floors[next(iter(self.floors))]
+        self._edges.ack(reader, Ack(reader.viewed), out)  # no successor comes back for those
         self._transfers.gone(reader, now_s, out)
 
     # --- helpers -------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagelink.core.errors import Reason
 from stagelink.core.events import Attach
-from stagelink.core.handshake.fetch import DRAINING, PULLING, QUEUED
+from stagelink.core.handshake.fetch import ANEW, DRAINING, PULLING, QUEUED
 from stagelink.core.handshake.session import ATTACHING, DECLINED, GREETING, IDLE, OPEN
 from stagelink.core.messages import Ack, Cancel, Subscribe
 from stagelink.core.source import DIED, LEFT, Source
@@ -48,6 +48,8 @@ class Senders:
             source = self._gets.sources[address] = Source(address, stage)
         if source.session.state == IDLE:
             source.dial(out)
+            grace_s = self._settings.policy.suspect_grace_s
+            self._timers.arm(("first", address), self._gets.now_s + grace_s)
         elif source.stage != stage and not source.met and not self._awaited(source):
             # Asked by another name before, in vain: the address may well be this stage's.
             source.stage = stage
@@ -175,6 +177,9 @@ class Senders:
         if source.gone:
             self._endings.fail_waiting(source, Reason.PEER_GONE, source.gone, out)
 
+    def first_due(self, address: str, now_s: float, out: list[Action]) -> None:
+        """It was dialled long enough ago: who has not reached it by now may say so."""
+
     def unreachable(self, peer: Instance, now_s: float, out: list[Action]) -> None:
         """The grace is over: tell whoever waits for *peer*."""
         self._gets.now_s = now_s
@@ -263,4 +268,4 @@ class Senders:
         fetches = self._gets.fetches
         for fetch in fetches.all():
             if fetch.peer == source.peer and fetch.where is not None and not fetch.transfer:
-                fetches.set(fetch._replace(relic=True))
+                fetches.set(fetch._replace(relic=ANEW))

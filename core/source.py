@@ -15,7 +15,7 @@ from stagelink.core.handshake.session import (
     OPEN,
     Session,
 )  # fmt: skip
-from stagelink.core.messages import Ack, Hello, Packet, Query, Report
+from stagelink.core.messages import Ack, Bye, Hello, Packet, Query, Report
 from stagelink.core.streams import is_stream, stream_of
 from stagelink.core.values import NO_INSTANCE, Instance, new
 
@@ -33,6 +33,9 @@ FLUSH_CHANGES = 256
 
 NOTICES_LIMIT = 4096
 """Consumed generations that one message tells; the smallest frame has room for them."""
+
+HELD_LIMIT = 8192
+"""Relics that one report names; the smallest frame has room for them beside the notices."""
 
 RECENT_KEYS = 1024
 """Ends of keys that are remembered, for gets that come later."""
@@ -91,10 +94,19 @@ class Source:
 
     def report(self, fetches: Fetches) -> Report:
         """Our side of the books, as of now."""
-        peer = self.peer
-        return Report(
-            fetches.next_transfer, fetches.open_ids(peer), self.cursor, fetches.relics(peer)
-        )
+        return Report(fetches.next_transfer, fetches.open_ids(self.peer), *self._known(fetches))
+
+    def _known(self, fetches: Fetches) -> tuple[int, tuple[int, ...]]:
+        """Up to where we know the log, and what has gone there that is still viewed.
+
+        Of too many for one message we do not know yet that the last have gone: the sender keeps
+        them, and tells no more of its log than its window allows, until others are let go.
+        """
+        held = fetches.relics(self.peer)
+        if len(held) <= HELD_LIMIT:
+            return self.cursor, held
+        held, next_gone = fetches.first_relics(self.peer, HELD_LIMIT)
+        return min(self.cursor, next_gone - 1), held
 
     def dial(self, out: list[Action]) -> None:
         """Keep a connection from now on."""
@@ -136,13 +148,19 @@ class Source:
         if isinstance(message, Ack):
             while len(self.notices) > NOTICES_LIMIT:
                 # Closes no id: what the next one counts must keep its reader's slot until then.
-                report = Report(0, (), self.cursor, fetches.relics(self.peer))
+                report = Report(0, (), *self._known(fetches))
                 self._post(report, Ack(self._take_notices()), out)
             message = Ack(self._take_notices())
             self.owed_bytes = 0
         self.reported = self.report(fetches)
         self.owed = 0
         self._post(self.reported, message, out)
+
+    def leave(self, fetches: Fetches, out: list[Action]) -> None:
+        """Say goodbye, and what is still viewed."""
+        viewed = fetches.viewed(self.peer)
+        for start in range(0, max(1, len(viewed)), NOTICES_LIMIT):
+            self.send(Bye(viewed[start : start + NOTICES_LIMIT]), fetches, out)
 
     def _post(self, report: Report, message: ToSender, out: list[Action]) -> None:
         state, number, sent, taken = self.session

@@ -53,7 +53,7 @@ def zmq_channel(context: BackendContext) -> ControlChannel:
     from stagelink.adapters.zmq.channel import ZmqChannel  # noqa: PLC0415
 
     config = context.config
-    largest = config.eager_limit + (64 << 10)
+    largest = config.eager_limit + (128 << 10)
     channel = ZmqChannel(
         None if config.role == "receiver" or config.ipc is not None else config.host,
         config.zmq_port,

@@ -8,7 +8,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-for kit in ("channel", "compressor", "plane", "connector", "calls"):
+KITS = "channel listening compressor plane meeting connector calls readers ends kit"
+
+for kit in KITS.split():
     pytest.register_assert_rewrite(f"stagelink.plugins.conformance.{kit}")
 
 

@@ -146,11 +146,12 @@ class AckFields(FromReceiver, array_like=True, gc=False):
 
 
 class ByeFields(Struct, array_like=True, gc=False):
-    """Of a Bye, either way: nothing more than what a packet begins with."""
+    """Of a Bye, either way."""
 
     session: Nat
     sequence: Nat
     report: ReportFields | None
+    viewed: Numbers
 
 
 class WelcomeFields(FromSender, array_like=True, gc=False):

@@ -240,7 +240,7 @@ def _welcome(data: Fields, _: bytes) -> Packet:
 def _bye(data: Fields, _: bytes) -> Packet:
     x = BYE_FIELDS.decode(data)
     report = None if x.report is None else new(Report, x.report)
-    return new(Packet, (x.session, x.sequence, report, m.Bye()))
+    return new(Packet, (x.session, x.sequence, report, m.Bye(x.viewed)))
 
 
 def _synced(data: Fields, _: bytes) -> Packet:

@@ -86,7 +86,7 @@ class ZmqChannel:
         advertise: str | None = None,
         allow_wildcard: bool = False,
         bind: bool = True,
-        max_frame_bytes: int = EAGER_LIMIT + 64 * 1024,
+        max_frame_bytes: int = EAGER_LIMIT + 128 * 1024,
         high_water_mark: int = 2048,
         heartbeat_interval_s: float = 2.0,
         heartbeat_timeout_s: float = 6.0,

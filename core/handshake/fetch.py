@@ -23,14 +23,17 @@ DRAINING = "draining"
 LANDED = "landed"
 HELD = "held"
 
+ANEW = -1
+"""Where a relic went whose log has begun anew: before all that is in it."""
+
 
 class Fetch(NamedTuple):
     """A get: who asked (``ticket``, 0 for nobody), for what, and what it holds.
 
     ``want`` is the generation asked for, 0 for the newest, ``want_size`` and ``want_instance``
     what it must be; ``generation`` and ``size`` are those
-    of the announcement it works on. ``transfer`` is its open id, 0 for none. ``relic`` marks the
-    view of an offer whose generation has gone from the log: it is reported as held.
+    of the announcement it works on. ``transfer`` is its open id, 0 for none. ``relic`` is where in
+    the log its generation has gone, 0 for nowhere: the view of such an offer is reported as held.
     """
 
     number: int
@@ -46,7 +49,7 @@ class Fetch(NamedTuple):
     block: Block | None = None
     where: RegionRef | None = None
     body: bytes = b""
-    relic: bool = False
+    relic: int = 0
     want_size: int = 0
     want_instance: Instance = NO_INSTANCE
 
@@ -74,7 +77,7 @@ class Fetches:
         self._waiting: dict[tuple[str, str], dict[int, None]] = {}
         self._open: dict[Instance, dict[int, int]] = {}
         self.active: dict[tuple[Instance, int], int] = {}
-        self._relics: dict[Instance, dict[int, None]] = {}
+        self._relics: dict[Instance, dict[int, int]] = {}
 
     def __len__(self) -> int:
         """How many gets are not over."""
@@ -159,6 +162,18 @@ class Fetches:
         """Generations of *peer* that have gone from the log but are still viewed."""
         return tuple(self._relics.get(peer, ()))
 
+    def first_relics(self, peer: Instance, limit: int) -> tuple[tuple[int, ...], int]:
+        """Those that went first, about *limit*, and the log number at which the next one went."""
+        ordered = sorted((number, gone) for gone, number in self._relics[peer].items())
+        while ordered[limit][0] == ANEW:
+            limit += 1
+        return tuple([gone for _, gone in ordered[:limit]]), ordered[limit][0]
+
+    def viewed(self, peer: Instance) -> tuple[int, ...]:
+        """Generations of *peer* that are in its log, and viewed where they lie."""
+        held = (f for f in self._numbers.values() if f.state == HELD and f.peer == peer)
+        return tuple(f.generation for f in held if f.where is not None and not f.relic)
+
     def _index(self, fetch: Fetch) -> None:
         peer, number = fetch.peer, fetch.number
         if fetch.ticket:
@@ -170,7 +185,7 @@ class Fetches:
         if fetch.transfer:
             self._open.setdefault(peer, {})[fetch.transfer] = number
         if fetch.relic:
-            self._relics.setdefault(peer, {})[fetch.generation] = None
+            self._relics.setdefault(peer, {})[fetch.generation] = fetch.relic
 
     def _unindex(self, fetch: Fetch) -> None:
         peer = fetch.peer

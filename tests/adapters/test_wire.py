@@ -21,7 +21,7 @@ from stagelink.adapters.msgspec.wire import (
 )
 from stagelink.core import messages as m
 from stagelink.core.errors import ProtocolViolationError
-from stagelink.core.source import NOTICES_LIMIT
+from stagelink.core.source import HELD_LIMIT, NOTICES_LIMIT
 from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef
 
 CODEC = WireCodec()
@@ -57,6 +57,7 @@ SAMPLES: list[Any] = [
     up(m.Ack(())),
     up(m.Ack((1, 2**63 - 1))),
     up(m.Bye()),
+    up(m.Bye((1, 2**63 - 1))),
     down(m.Bye()),
     down(m.Welcome(YOU, WHO, HOST, PLANE, True)),
     down(m.Synced(9)),
@@ -171,6 +172,7 @@ BAD: list[Any] = [
     m.Packet(5, 6, m.Report(7, (), 1, tuple(range(65_537))), m.Cancel(1)),
     m.Packet(5, -6, REPORT, m.Cancel(1)),
     up(m.Ack(tuple(range(65_537)))),
+    up(m.Bye(tuple(range(65_537)))),
     up(m.Query("")),
     up(m.Query("k" * 1089)),
     up(m.Query(b"k")),  # type: ignore[arg-type]
@@ -231,12 +233,13 @@ def test_limits_themselves_pass() -> None:
         assert CODEC.decode(CODEC.encode(message)) == message
 
 
-def test_the_longest_count_of_what_was_consumed_fits_the_smallest_frame() -> None:
+def test_the_longest_report_and_count_of_what_was_consumed_fit_the_smallest_frame() -> None:
     told = m.Ack(tuple(range(BIG - NOTICES_LIMIT, BIG)))
 
-    frames = CODEC.encode(m.Packet(BIG - 1, BIG - 1, REPORT, told))
+    report = m.Report(BIG - 1, (BIG - 1,) * 64, BIG - 1, (BIG - 1,) * HELD_LIMIT)
+    frames = CODEC.encode(m.Packet(BIG - 1, BIG - 1, report, told))
 
-    assert sum(map(len, frames)) < 60 << 10  # of 64 KiB, where nothing is eager
+    assert sum(map(len, frames)) < 120 << 10  # of 128 KiB, where nothing is eager
 
 
 def test_a_detail_of_anything_is_made_fit() -> None:

@@ -7,12 +7,15 @@ process may still touch is not used again before it has spoken.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.chaos.stages import MODES, Call, Mode, Scene, content, eventually, is_whole
+from tests.chaos.stages import MODES, SOURCES, Call, Mode, Scene, content, eventually, is_whole
 
 from stagelink import PeerError, Reason, StagelinkError
 
@@ -172,6 +175,25 @@ def test_what_a_dead_receiver_held_is_free_soon(scene: Scene, mode: Mode) -> Non
     sender.withdraw("key", to="talker")
     assert whole(sender)
     assert nothing_left_of_the_dead(scene, [sender])
+
+
+LAST_VIEW = """
+import sys, stagelink
+settings = {"stage": "talker", "role": "receiver", "backend": "shm", "pool_bytes": "1MiB"}
+settings |= {"sender": sys.argv[1], "shm_dir": sys.argv[2], "timeouts": {"close_s": 0.1}}
+with stagelink.open(**settings) as receiver:
+    value = receiver.get("key", source="thinker", timeout=10.0).value
+"""
+
+
+def test_what_a_receiver_views_to_its_orderly_end_is_taken(scene: Scene) -> None:
+    """It has closed, so nobody comes back for what it had: that need not wait for its ttl."""
+    sender = scene.connector(MODES["offer"], stage="thinker", role="sender")
+    put(sender, "key", MODES["offer"])
+    script = [sys.executable, "-W", "ignore", "-c", LAST_VIEW, sender.endpoint, scene.directory]
+    subprocess.run(script, check=True, timeout=30.0, env={**os.environ, "PYTHONPATH": SOURCES})
+    assert sender.drain(WHOLE_S)
+    assert whole(sender)
 
 
 @by_mode

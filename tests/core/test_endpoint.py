@@ -8,7 +8,7 @@ import pytest
 
 from stagelink.core import events
 from stagelink.core.endpoint import Endpoint
-from stagelink.core.events import Complete, Failure, Get, Poll, Publish, Published, Reserve
+from stagelink.core.events import Await, Complete, Failure, Get, Poll, Publish, Published, Reserve
 from stagelink.core.handshake.feed import WINDOW_BYTES, WINDOW_RECORDS, Feed
 from stagelink.core.handshake.inbox import Inbox
 from stagelink.core.handshake.session import OwnPlane, choose, why_no_route
@@ -164,6 +164,24 @@ def test_a_get_from_nobody_ends_at_its_deadline_as_unreachable() -> None:
     assert isinstance(answer, Complete)
     assert isinstance(answer.result, Failure)
     assert answer.result.reason == "unreachable"
+
+
+@pytest.mark.parametrize(("after_s", "reason"), [(0.0, "deadline"), (0.5, "unreachable")])
+def test_a_deadline_right_after_the_first_dialling_says_nothing_against_the_sender(
+    after_s: float, reason: str
+) -> None:
+    machine = endpoint()
+    machine.handle(Poll(1, "tcp://x", "thinker", "k", 2.0), 0.0)
+    machine.handle(events.TimePassed(), after_s)
+    machine.handle(Get(2, "tcp://x", "thinker", "k", 0, after_s + 0.002), after_s)
+    machine.handle(Await(3, "tcp://x", "thinker", ("k",), after_s + 0.002), after_s)
+
+    answers = machine.handle(events.TimePassed(), after_s + 0.002)
+
+    results = [one.result for one in answers if isinstance(one, Complete)]
+    assert [one.reason for one in results if isinstance(one, Failure)] == [reason] * 2
+    if reason == "deadline":
+        assert {one.detail for one in results} == {"the sender is not connected yet"}  # type: ignore[union-attr]
 
 
 def test_a_poll_is_answered_at_once() -> None:

@@ -31,6 +31,7 @@ from stagelink.core.events import (
     Untaken,
     Withdraw,
 )  # fmt: skip
+from stagelink.core.handshake.fetch import ANEW, HELD, Fetches
 from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.pool import Block, Pool
 from stagelink.core.settings import Settings
@@ -429,3 +430,44 @@ def test_waits_and_the_shelf_survive_a_freeze(pair: Pair) -> None:
     assert pair.answers[pair.get("k")] == delivery
     pair.put("m")
     assert pair.answers[waits] == "m"
+
+
+# --- views of what has gone ------------------------------------------------------------------
+
+
+def test_more_views_of_what_has_gone_than_a_report_names_are_all_safe(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stagelink.core.source.HELD_LIMIT", 2)
+    keys = ["a", "b", "c", "d", "e", "f"]
+    views = {}
+    for key in keys:
+        pair.put_block(key)
+        views[key] = pair.answers[pair.get(key)].handle
+    for key in keys:
+        pair.ask(pair.tx, Withdraw, "b", key)
+
+    for viewed, key in enumerate("cfabed"):
+        pair.pass_time(1.0)
+        assert len(pair.rx.incoming.sources[ADDRESS].report(pair.rx.incoming.fetches).held) <= 2
+        assert len(pair.tx.outgoing.ledgers["b"].entries) >= len(keys) - viewed
+        if viewed == 2:
+            pair.cut()
+            pair.heal()
+        pair.handle(pair.rx, Release(views[key]))
+        left = set(pair.tx.outgoing.ledgers["b"].entries)
+        assert left >= {2 + keys.index(one) for one in "cfabed"[viewed + 1 :]}
+    pair.pass_time(1.0)
+
+    assert not pair.tx.outgoing.ledgers["b"].entries
+    assert pair.tx.pool.stats().free == 8 * 4096
+
+
+def test_relics_of_a_log_that_began_anew_are_named_first_and_all() -> None:
+    table = Fetches()
+    for generation, gone in ((1, ANEW), (2, ANEW), (3, ANEW), (4, 7), (5, 9)):
+        fetch = table.start(0, ADDRESS, "k", 0)
+        table.set(fetch._replace(state=HELD, peer=b"p", generation=generation, relic=gone))
+
+    assert table.first_relics(b"p", 2) == ((1, 2, 3), 7)
+    assert table.first_relics(b"p", 4) == ((1, 2, 3, 4), 9)

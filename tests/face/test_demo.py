@@ -15,9 +15,10 @@ import pytest
 
 import stagelink
 from stagelink.core.errors import ConfigError, PeerError, StagelinkError
+from stagelink.demo.left import figures
 from stagelink.demo.processes import Board, Told
 from stagelink.demo.report import _leaks, hand_off, percentile, shm_names
-from stagelink.demo.stages import encode, figures
+from stagelink.demo.stages import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

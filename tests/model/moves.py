@@ -173,6 +173,8 @@ def _timers(world: World, state: State) -> Iterator[Move]:
 
 def _when(state: State, timer: tuple[Any, ...]) -> tuple[int, int]:
     what, kind = timer[0], LATER
+    if what == "first":
+        return -1, ADVERSE  # it changes the words of a deadline only
     if what == "stuck":
         return (len(TIMERS), ADVERSE) if state.left.resets else (-1, ADVERSE)
     if what == "fence" and timer[1] in _living(state):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stagelink.config import load_config
 from stagelink.core.errors import ConfigError
 from stagelink.demo import pipeline
+from stagelink.demo.left import census, census_after
 from stagelink.demo.processes import Told, converse
-from stagelink.demo.stages import STAGES, Job, census, census_after
+from stagelink.demo.stages import STAGES, Job
 from stagelink.demo.wav import Recording, read_wav, write_wav
 from stagelink.plugins import BackendContext, Manager
 
