@@ -21,7 +21,7 @@ from stagelink.bench import edges, extras
 from stagelink.bench.figures import Times, percentile, ratio
 from stagelink.bench.options import Options, check_pools, parse_sizes, plan, size_name
 from stagelink.bench.partner import Partner
-from stagelink.bench.payloads import payload, touch
+from stagelink.bench.payloads import fill, payload, touch
 from stagelink.bench.report import run_bench, steps
 from stagelink.bench.show import show
 from stagelink.bench.soak import run_soak
@@ -30,7 +30,7 @@ from stagelink.core.errors import ConfigError, PeerError, StagelinkError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 ROOT = Path(stagelink.__file__).parents[1]
 ROW = {
@@ -256,6 +256,14 @@ def test_a_touch_reads_one_byte_of_every_page(size: int) -> None:
 
     assert touch(payload(size)) == touch(payload(size).numpy()) == touch(bytes([7]) * size)
     assert touch(payload(size)) == bytes([7]) * pages
+
+
+def test_a_draft_is_filled_in_every_byte() -> None:
+    tensor, array = torch.zeros(4097, dtype=torch.uint8), torch.zeros(4097).numpy()
+    fill(tensor)
+    fill(array)
+    assert bool((tensor == 7).all())
+    assert bool((array == 7).all())
 
 
 def test_a_short_soak_is_right_in_every_byte_and_leaves_nothing() -> None:
