@@ -77,6 +77,7 @@ class ControlChannelContract:
         here, there = open_channel(), open_channel()
         here.dial(there.address)
         here.dial(there.address)
+        assert is_readable(here, PATIENCE_S)
         assert until_up(here, there.address) == [LinkUp(there.address)]
         assert not is_readable(here)
         assert not drain(there)

@@ -143,6 +143,7 @@ def test_strangers_are_not_trusted(pair: Pair, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(address, "is_ours", is_ours)
     here.dial(there.address)
     if side == "who listens":
+        until_up(here, there.address)
         drain_until(there, lambda _: there.dropped > 0)
         monkeypatch.undo()
         again_up(here, there.address)
@@ -271,13 +272,14 @@ def serve_until_killed(pipe: Connection) -> None:
 def fork_and_serve(pipe: Connection) -> None:
     """Like the former, with a child that outlives it and holds copies of all it has open."""
     with opened() as there:
-        there.dial(pipe.recv())
-        until_up(there, next(iter(there._lanes)))
+        address = pipe.recv()
+        there.dial(address)
+        until_up(there, address)
         child = os.fork()
         if child == 0:
             time.sleep(60)
             os._exit(0)
-        there.send(next(iter(there._lanes)), [HEADER, b"here"])
+        there.send(address, [HEADER, b"here"])
         pipe.send(child)
         time.sleep(60)
 
