@@ -93,9 +93,10 @@ class Edges:
             self.announce_entry(reader, entry, out)
 
     def ack(self, reader: Reader, message: Ack, out: list[Action]) -> None:
-        """Count what the reader has consumed."""
-        for generation in message.consumed:
-            self._consumed(reader, generation, out)
+        """Count what the reader has consumed, and tell of all that has left by it together."""
+        left = [g for g in message.consumed if self._consumed(reader, g, out)]
+        if left:
+            self._tell(reader.identity.stage, out)
 
     # --- announcing ----------------------------------------------------------------------
 
@@ -169,10 +170,19 @@ class Edges:
         self, to: str, generation: int, reason: Reason, detail: str, out: list[Action]
     ) -> None:
         """Take an entry back and tell its readers; what is leased stays until the leases end."""
+        self._retire(to, generation, reason, detail, out)
+        self._tell(to, out)
+
+    def _retire(
+        self, to: str, generation: int, reason: Reason, detail: str, out: list[Action]
+    ) -> None:
         self._timers.disarm(("ttl", to, generation))
         removed = self.ledgers[to].leave(generation, reason, detail)
         if removed is not None:
             self._removed(removed, out)
+
+    def _tell(self, to: str, out: list[Action]) -> None:
+        """Let the log flow on to the readers of stage *to*."""
         for reader in self.stages.get(to, ()):
             self.announce(reader, out)
         self.trim(to)
@@ -190,9 +200,10 @@ class Edges:
     def unlease(self, reader: Reader, generation: int, out: list[Action]) -> None:
         """One lease of *reader* fewer: its slot, and perhaps the entry's bytes, are free."""
         removed = self.ledger(reader).unlease(generation)
-        self.vacate(reader, generation)
         if removed is not None:
             self._removed(removed, out)
+        else:
+            self.vacate(reader, generation)
 
     def vacate(self, reader: Reader, generation: int) -> None:
         """Give the slot of *reader* back, unless something still stands for it."""
@@ -207,14 +218,14 @@ class Edges:
         readers = self.stages.get(to, ())
         ledger.trim(min((r.feed.acknowledged for r in readers), default=ledger.head))
 
-    def _consumed(self, reader: Reader, generation: int, out: list[Action]) -> None:
-        """Count the reader, and end the leases under which it read in place."""
+    def _consumed(self, reader: Reader, generation: int, out: list[Action]) -> bool:
+        """Count the reader, and end its leases; whether the entry leaves, which is yet to tell."""
         ledger, stage = self.ledger(reader), reader.identity.stage
-        entry = ledger.entries.get(generation)
-        if entry is None:
-            return
-        if ledger.count(generation, reader.name):
-            self.leave(stage, generation, Reason.TAKEN, "every reader has it", out)
+        if generation not in ledger.entries:
+            return False
+        leaves = ledger.count(generation, reader.name)
+        if leaves:
+            self._retire(stage, generation, Reason.TAKEN, "every reader has it", out)
         if generation in reader.leases.offers:
             del reader.leases.offers[generation]
             self.unlease(reader, generation, out)
@@ -226,6 +237,7 @@ class Edges:
         for transfer in claims:
             del reader.leases.transfers[transfer]
             self.unlease(reader, generation, out)
+        return leaves
 
     def _recalled(self, reader: Reader, out: list[Action]) -> None:
         """Offers of leaving entries end once their Gone is known and no view is left."""
