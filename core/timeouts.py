@@ -22,7 +22,7 @@ class TimeoutPolicy(NamedTuple):
         put_s: how long a put waits for room.
         suspect_grace_s: how long a cut connection may take to heal before waiting gets hear of it.
         successor_s: how long a get waits for the successor of a sender that is known to be gone.
-        silence_s: after how long without a sign a connection counts as cut.
+        silence_s: after how long without a sign a ZeroMQ connection counts as cut.
         close_s: how long a close waits for transfers and views to end.
         settle_s: passes between the proof of a death and the reuse of memory.
         ack_delay_s: how long a report of what was consumed may wait for others to go with it.
