@@ -22,6 +22,7 @@ from stagelink.core.messages import (
     Subscribe,
     Synced,
 )  # fmt: skip
+from stagelink.core.pool import SEND
 from stagelink.core.reader import Reader
 from stagelink.core.values import RegionRef, new
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from stagelink.core.events import Action
     from stagelink.core.ledger import Entry
     from stagelink.core.pool import Grant, Pool
+    from stagelink.core.share import Share
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance
 
@@ -41,12 +43,16 @@ class Edges:
     ``inline`` counts the published bytes that travel inside their announcement.
     """
 
-    __slots__ = ("_grant", "_pool", "_timers", "inline", "ledgers", "readers", "stages")
+    __slots__ = (
+        "_grant", "_pool", "_share", "_timers", "inline", "ledgers", "readers", "stages",
+    )  # fmt: skip
 
     def __init__(
-        self, pool: Pool, timers: Timers, grant: Callable[[Iterable[Grant], list[Action]], None]
-    ) -> None:
+        self, pool: Pool, timers: Timers, share: Share,
+        grant: Callable[[Iterable[Grant], list[Action]], None],
+    ) -> None:  # fmt: skip
         self._pool = pool
+        self._share = share
         self._timers = timers
         self._grant = grant
         self.inline = 0
@@ -156,13 +162,20 @@ class Edges:
                 return CLAIM, None, b""
         if not entry.admits(name):
             return CLAIM, None, b""
-        generation, offers = entry.generation, reader.leases.offers
-        if generation not in offers:
-            self.ledgers[stage].lease(generation, name)
-            offers[generation] = None
+        if entry.generation not in reader.leases.offers:
+            if block is not None and not self._may_pin(reader, block.size):
+                return CLAIM, None, b""
+            self.ledgers[stage].lease(entry.generation, name)
+            reader.leases.offer(entry.generation, block.size if block is not None else 0)
         if block is None:
             return INLINE, None, entry.body
         return OFFER, RegionRef(block.pool, block.offset, entry.size), b""
+
+    def _may_pin(self, reader: Reader, size: int) -> bool:
+        """Whether *reader*, should it fall silent, may keep *size* bytes more of our pool."""
+        own = reader.leases.pinned
+        everybody = own and sum([one.leases.pinned for one in self.readers.values()])
+        return self._share.admits(SEND, size, own, everybody)
 
     # --- ends ----------------------------------------------------------------------------
 
@@ -227,7 +240,7 @@ class Edges:
         if leaves:
             self._retire(stage, generation, Reason.TAKEN, "every reader has it", out)
         if generation in reader.leases.offers:
-            del reader.leases.offers[generation]
+            reader.leases.end_offer(generation)
             self.unlease(reader, generation, out)
         claims = [
             transfer
@@ -249,7 +262,7 @@ class Edges:
             and generation not in reader.report.held
         ]
         for generation in over:
-            del reader.leases.offers[generation]
+            reader.leases.end_offer(generation)
             self.unlease(reader, generation, out)
 
     def _removed(self, entry: Entry, out: list[Action]) -> None:

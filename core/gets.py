@@ -32,6 +32,7 @@ from stagelink.core.messages import (
 )
 from stagelink.core.pool import RECEIVE, Block, Refusal
 from stagelink.core.refusals import describe
+from stagelink.core.share import Kept, Share, kept_by
 from stagelink.core.shelf import Shelf
 from stagelink.core.source import FLUSH_BYTES, FLUSH_CHANGES
 from stagelink.core.streams import MARK
@@ -53,12 +54,12 @@ class Gets:
     """Every get of a receiver, from the call to the last view."""
 
     __slots__ = (
-        "_grant", "_pool", "_timers", "ack_delay_s", "fetches", "now_s", "shelf", "sources",
-        "waits",
+        "_grant", "_pool", "_timers", "ack_delay_s", "fetches", "now_s", "share", "shelf",
+        "sources", "waits",
     )  # fmt: skip
 
     def __init__(
-        self, pool: Pool, timers: Timers, ack_delay_s: float,
+        self, pool: Pool, timers: Timers, ack_delay_s: float, share: Share,
         grant: Callable[[Iterable[Grant], list[Action]], None],
     ) -> None:  # fmt: skip
         self._pool = pool
@@ -66,7 +67,8 @@ class Gets:
         self._grant = grant
         self.ack_delay_s = ack_delay_s
         self.now_s = 0.0
-        self.fetches = Fetches()
+        self.share = share
+        self.fetches = Fetches(share.unit)
         self.sources: dict[str, Source] = {}
         self.waits = Waits(timers)
         self.shelf = Shelf()
@@ -137,8 +139,8 @@ class Gets:
         elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.deliver(source, fetch, out)
-        elif len(self.fetches.open_ids(source.peer)) >= OPEN_LIMIT:
-            source.stalled[known.key] = None
+        elif self._has_its_share(fetch, known.how):
+            self._stall(source, fetch, out)
         elif known.how == CLAIM:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.pull(source, fetch, None, out)
@@ -146,6 +148,27 @@ class Gets:
             assert known.how == PULL
             source.inbox.assign(known.key, known.generation, fetch.number)
             self._queue(source, fetch, out)
+
+    def _has_its_share(self, fetch: Fetch, how: int) -> bool:
+        """Whether that peer has so much under way that this must wait for an end of it."""
+        fetches, peer = self.fetches, fetch.peer
+        if len(fetches.open_ids(peer)) >= OPEN_LIMIT:
+            return True
+        own = fetches.reached.get(peer, 0)
+        return how == PULL and not self.share.admits(RECEIVE, fetch.size, own, fetches.everywhere)
+
+    def _stall(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
+        """Wait for the end of a transfer; in vain if the peer is silent and owes too many."""
+        source.stalled[fetch.key] = None
+        kept = self.kept(source)
+        others = self.fetches.everywhere - self.fetches.reached.get(source.peer, 0)
+        full = not self.share.admits(RECEIVE, fetch.size, kept.bytes, others + kept.bytes)
+        if not source.open and (full or kept.blocks >= OPEN_LIMIT):
+            self.fail(fetch, Reason.QUARANTINED.value, str(kept), out)
+
+    def kept(self, source: Source) -> Kept:
+        """What is in quarantine because of that sender."""
+        return kept_by(source.peer, self.fetches, self._pool, self.now_s)
 
     def _hear(
         self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
@@ -244,6 +267,7 @@ class Gets:
         elif fetch.block is not None:
             self._grant(self._pool.free(fetch.block), out)
         self._books_changed(fetch, out)
+        self.retry_stalled(self.sources[fetch.address], out)
 
     def drained(self, fetch: Fetch, out: list[Action]) -> None:
         """No write of this transfer can follow: its block leaves quarantine."""
@@ -275,18 +299,13 @@ class Gets:
             self._timers.disarm(("fetch", fetch.number))
             self.fetches.end(fetch)
         else:
-            self.fetches.set(
-                Fetch(
-                    fetch.number,
-                    fetch.ticket,
-                    fetch.address,
-                    fetch.key,
-                    fetch.want,
-                    want_size=fetch.want_size,
-                    want_instance=fetch.want_instance,
-                )
-            )
+            anew = Fetch(
+                fetch.number, fetch.ticket, fetch.address, fetch.key, fetch.want,
+                want_size=fetch.want_size, want_instance=fetch.want_instance,
+            )  # fmt: skip
+            self.fetches.set(anew)
         self.advance(source, fetch.key, out)
+        self.retry_stalled(source, out)
 
     def not_that_one(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
         """A queued get's payload has gone from the log."""

@@ -30,6 +30,7 @@ from stagelink.core.messages import (
 )  # fmt: skip
 from stagelink.core.rejections import reject
 from stagelink.core.senders import Senders
+from stagelink.core.share import Share
 from stagelink.core.source import Source
 from stagelink.core.streams import stream_of
 from stagelink.core.values import NO_INSTANCE, new
@@ -62,7 +63,9 @@ class Incoming:
     ) -> None:  # fmt: skip
         self._timers = timers
         self._peers = peers
-        self._gets = gets = Gets(pool, timers, settings.policy.ack_delay_s, grant)
+        self._gets = gets = Gets(
+            pool, timers, settings.policy.ack_delay_s, Share(settings.peer_share, pool), grant
+        )
         self.deliveries = Deliveries(settings, timers, gets)
         self.endings = Endings(gets)
         self.senders = Senders(settings, timers, peers, gets, self.endings)
@@ -311,6 +314,6 @@ class Incoming:
         self.senders.sessions, fetches, sources, waits, shelf = state
         self.waits.restore(waits)
         self.shelf.restore(shelf)
-        self._gets.fetches = Fetches.thaw(fetches)
+        self._gets.fetches = Fetches.thaw(fetches, self._gets.share.unit)
         thawed = [Source.thaw(source) for source in sources]
         self._gets.sources = {source.address: source for source in thawed}

@@ -15,6 +15,7 @@ from stagelink.core.handshake.session import CLOSED
 from stagelink.core.ledger import Entry
 from stagelink.core.messages import Ack, Bye, Cancel, Lost, Pull, Query, Subscribe
 from stagelink.core.receivers import Receivers
+from stagelink.core.share import Share
 from stagelink.core.transfers import Transfers
 from stagelink.core.values import new
 
@@ -49,7 +50,7 @@ class Outgoing:
         self._timers = timers
         self._grant = grant
         self._stale = 0
-        self._edges = edges = Edges(pool, timers, grant)
+        self._edges = edges = Edges(pool, timers, Share(settings.peer_share, pool), grant)
         self.transfers = Transfers(settings, timers, edges)
         self.receivers = Receivers(settings, peers, edges, self.transfers)
         self.generation = 0

@@ -156,8 +156,9 @@ class Transfers:
             self._end(reader, transfer, refusal, out)
             return
         state = OFFERED if target is None else QUEUED
-        self._edges.ledger(reader).lease(generation, reader.name)
-        reader.leases.transfers[transfer] = Lease(state, generation, target)
+        entry = self._edges.ledger(reader).lease(generation, reader.name)
+        pinned = entry.block.size if target is None and entry.block is not None else 0
+        reader.leases.transfers[transfer] = Lease(state, generation, target, pinned)
         if target is None:
             self._send_offer(reader, transfer, generation, out)
             return
