@@ -71,11 +71,7 @@ class Blocks:
     def oldest_s(self, now_s: float) -> float:
         """The age of the oldest block; 0 if there is none or its birth is not known."""
         oldest = next(iter(self._rows), None)
-        return 0.0 if oldest is None else self.age_s(oldest, now_s)
-
-    def age_s(self, serial: int, now_s: float) -> float:
-        """The age of the block of that serial; 0 if its birth is not known."""
-        return max(0.0, now_s - self._born.get(serial, now_s))
+        return 0.0 if oldest is None else max(0.0, now_s - self._born.get(oldest, now_s))
 
     def add(self, offset: int, size: int, use: int, now_s: float) -> Block:
         """A new RESERVED block."""

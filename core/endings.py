@@ -68,10 +68,12 @@ class Endings:
         known = source.inbox.get(fetch.key)
         if known is None or known.fetch or fetch.key not in source.stalled:
             return None
-        kept = self._gets.kept(source)
-        if kept.blocks:
+        gets = self._gets
+        kept = gets.debts.kept(gets.fetches, source.peer, gets.now_s)
+        if gets.debts.is_silent(kept, source.open):
             return Reason.QUARANTINED, str(kept)
-        return Reason.DEADLINE, "earlier transfers from this sender were still under way"
+        earlier = "earlier transfers from this sender were still under way"
+        return Reason.DEADLINE, f"{earlier}: {kept}" if kept.blocks else earlier
 
     def stop(self, ticket: int, reason: str, now_s: float, out: list[Action]) -> None:
         """The caller of *ticket* no longer waits."""

@@ -24,7 +24,6 @@ from stagelink.core.messages import (
     ERROR,
     INLINE,
     OFFER,
-    OPEN_LIMIT,
     PULL,
     Ack,
     Cancel,
@@ -32,7 +31,7 @@ from stagelink.core.messages import (
 )
 from stagelink.core.pool import RECEIVE, Block, Refusal
 from stagelink.core.refusals import describe
-from stagelink.core.share import Kept, Share, kept_by
+from stagelink.core.share import Debts
 from stagelink.core.shelf import Shelf
 from stagelink.core.source import FLUSH_BYTES, FLUSH_CHANGES
 from stagelink.core.streams import MARK
@@ -46,7 +45,9 @@ if TYPE_CHECKING:
     from stagelink.core.handshake.inbox import Known
     from stagelink.core.messages import Announce
     from stagelink.core.pool import Grant, Pool
+    from stagelink.core.share import Share
     from stagelink.core.source import Source
+    from stagelink.core.timeouts import TimeoutPolicy
     from stagelink.core.timers import Timers
 
 
@@ -54,20 +55,20 @@ class Gets:
     """Every get of a receiver, from the call to the last view."""
 
     __slots__ = (
-        "_grant", "_pool", "_timers", "ack_delay_s", "fetches", "now_s", "share", "shelf",
+        "_grant", "_pool", "_timers", "ack_delay_s", "debts", "fetches", "now_s", "shelf",
         "sources", "waits",
     )  # fmt: skip
 
     def __init__(
-        self, pool: Pool, timers: Timers, ack_delay_s: float, share: Share,
+        self, pool: Pool, timers: Timers, policy: TimeoutPolicy, share: Share,
         grant: Callable[[Iterable[Grant], list[Action]], None],
     ) -> None:  # fmt: skip
         self._pool = pool
         self._timers = timers
         self._grant = grant
-        self.ack_delay_s = ack_delay_s
+        self.ack_delay_s = policy.ack_delay_s
+        self.debts = Debts(share, policy.silence_s)
         self.now_s = 0.0
-        self.share = share
         self.fetches = Fetches(share.unit)
         self.sources: dict[str, Source] = {}
         self.waits = Waits(timers)
@@ -139,7 +140,7 @@ class Gets:
         elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.deliver(source, fetch, out)
-        elif self._has_its_share(fetch, known.how):
+        elif self.debts.is_full(self.fetches, fetch, known.how):
             self._stall(source, fetch, out)
         elif known.how == CLAIM:
             source.inbox.assign(known.key, known.generation, fetch.number)
@@ -149,26 +150,12 @@ class Gets:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self._queue(source, fetch, out)
 
-    def _has_its_share(self, fetch: Fetch, how: int) -> bool:
-        """Whether that peer has so much under way that this must wait for an end of it."""
-        fetches, peer = self.fetches, fetch.peer
-        if len(fetches.open_ids(peer)) >= OPEN_LIMIT:
-            return True
-        own = fetches.reached.get(peer, 0)
-        return how == PULL and not self.share.admits(RECEIVE, fetch.size, own, fetches.everywhere)
-
     def _stall(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
-        """Wait for the end of a transfer; in vain if the peer is silent and owes too many."""
+        """Wait for the end of an earlier transfer, if one is to be expected."""
         source.stalled[fetch.key] = None
-        kept = self.kept(source)
-        others = self.fetches.everywhere - self.fetches.reached.get(source.peer, 0)
-        full = not self.share.admits(RECEIVE, fetch.size, kept.bytes, others + kept.bytes)
-        if not source.open and (full or kept.blocks >= OPEN_LIMIT):
+        kept = self.debts.in_vain(self.fetches, fetch, source.open, self.now_s)
+        if kept is not None:
             self.fail(fetch, Reason.QUARANTINED.value, str(kept), out)
-
-    def kept(self, source: Source) -> Kept:
-        """What is in quarantine because of that sender."""
-        return kept_by(source.peer, self.fetches, self._pool, self.now_s)
 
     def _hear(
         self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
@@ -239,6 +226,7 @@ class Gets:
             return
         self._answer(fetch, reason, detail, out)
         self._pool.quarantine(fetch.block, {fetch.transfer})
+        self.debts.since[fetch.transfer] = self.now_s
         source = self.sources[fetch.address]
         self.fetches.set(fetch._replace(state=DRAINING, ticket=0))
         self._timers.disarm(("fetch", fetch.number))
@@ -272,6 +260,7 @@ class Gets:
     def drained(self, fetch: Fetch, out: list[Action]) -> None:
         """No write of this transfer can follow: its block leaves quarantine."""
         self.fetches.end(fetch)
+        self.debts.since.pop(fetch.transfer, None)
         self._grant(self._pool.ended(fetch.transfer), out)
         self._books_changed(fetch, out)
 

@@ -64,7 +64,7 @@ class Incoming:
         self._timers = timers
         self._peers = peers
         self._gets = gets = Gets(
-            pool, timers, settings.policy.ack_delay_s, Share(settings.peer_share, pool), grant
+            pool, timers, settings.policy, Share(settings.peer_share, pool), grant
         )
         self.deliveries = Deliveries(settings, timers, gets)
         self.endings = Endings(gets)
@@ -314,6 +314,6 @@ class Incoming:
         self.senders.sessions, fetches, sources, waits, shelf = state
         self.waits.restore(waits)
         self.shelf.restore(shelf)
-        self._gets.fetches = Fetches.thaw(fetches, self._gets.share.unit)
+        self._gets.fetches = Fetches.thaw(fetches, self._gets.debts.unit)
         thawed = [Source.thaw(source) for source in sources]
         self._gets.sources = {source.address: source for source in thawed}

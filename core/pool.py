@@ -208,10 +208,6 @@ class Pool:
         patience = self._head().patient_until_s
         return first if patience <= self._now_s else min(first, patience)
 
-    def age_s(self, block: Block, now_s: float) -> float:
-        """Seconds since a live block was reserved; 0 if that is not known."""
-        return self._blocks.age_s(block.serial, now_s)
-
     def refusal(self, size: int, now_s: float) -> Refusal:
         """The numbers to tell someone who asked for *size* bytes and gets none now."""
         space, blocks = self._space(), self._blocks

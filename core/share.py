@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagelink.core.handshake.fetch import DRAINING
-from stagelink.core.pool import whole_units
+from stagelink.core.messages import OPEN_LIMIT, PULL
+from stagelink.core.pool import RECEIVE, whole_units
 
 if TYPE_CHECKING:
-    from stagelink.core.handshake.fetch import Fetches
+    from stagelink.core.handshake.fetch import Fetch, Fetches
     from stagelink.core.pool import Pool
     from stagelink.core.values import Instance
 
@@ -57,9 +58,47 @@ class Kept(NamedTuple):
         )
 
 
-def kept_by(peer: Instance, fetches: Fetches, pool: Pool, now_s: float) -> Kept:
-    """What of the pool is in quarantine because of *peer*."""
-    found = [fetches.of_transfer(peer, transfer) for transfer in fetches.open_ids(peer)]
-    blocks = [f.block for f in found if f and f.block and f.state == DRAINING]
-    oldest_s = max((pool.age_s(block, now_s) for block in blocks), default=0.0)
-    return Kept(len(blocks), sum(block.size for block in blocks), oldest_s)
+class Debts:
+    """The ends of transfers that senders owe us, and what they keep of our pool until then.
+
+    ``since`` has the moment at which a transfer's block went into quarantine. It is told to
+    people, and only decides when to wait no longer: it is not part of the frozen state.
+    """
+
+    __slots__ = ("_share", "_silence_s", "since", "unit")
+
+    def __init__(self, share: Share, silence_s: float) -> None:
+        self._share = share
+        self._silence_s = silence_s
+        self.unit = share.unit
+        self.since: dict[int, float] = {}
+
+    def is_full(self, fetches: Fetches, fetch: Fetch, how: int) -> bool:
+        """Whether its sender has so much under way that *fetch* must wait for an end of it."""
+        if len(fetches.open_ids(fetch.peer)) >= OPEN_LIMIT:
+            return True
+        own = fetches.reached.get(fetch.peer, 0)
+        return how == PULL and not self._share.admits(RECEIVE, fetch.size, own, fetches.everywhere)
+
+    def kept(self, fetches: Fetches, peer: Instance, now_s: float) -> Kept:
+        """What is in quarantine because of *peer*."""
+        found = [fetches.of_transfer(peer, transfer) for transfer in fetches.open_ids(peer)]
+        kept = [fetch for fetch in found if fetch and fetch.block and fetch.state == DRAINING]
+        ages = [now_s - self.since.get(fetch.transfer, now_s) for fetch in kept]
+        size = sum(fetch.block.size for fetch in kept if fetch.block)
+        return Kept(len(kept), size, max(ages, default=0.0))
+
+    def is_silent(self, kept: Kept, connected: bool) -> bool:
+        """Whether a sender that keeps something of ours is not expected to speak soon."""
+        return kept.blocks > 0 and (not connected or kept.oldest_s >= self._silence_s)
+
+    def in_vain(
+        self, fetches: Fetches, fetch: Fetch, connected: bool, now_s: float
+    ) -> Kept | None:
+        """What keeps *fetch* waiting for ever, should its sender be silent for ever."""
+        kept = self.kept(fetches, fetch.peer, now_s)
+        if not self.is_silent(kept, connected):
+            return None
+        others = fetches.everywhere - fetches.reached.get(fetch.peer, 0)
+        room = self._share.admits(RECEIVE, fetch.size, kept.bytes, others + kept.bytes)
+        return None if room and kept.blocks < OPEN_LIMIT else kept

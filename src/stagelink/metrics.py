@@ -126,13 +126,15 @@ def _figures(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _sessions(endpoint: Endpoint) -> list[dict[str, Any]]:
+    incoming = endpoint.incoming
     rows = [
         {
             "direction": "in", "peer": source.label, "address": source.address,
             "state": source.session.state, "synced": source.synced, "backend": source.plane,
             "watch": endpoint.peers.state(source.peer), "detail": source.detail,
+            "share_bytes": incoming.fetches.reached.get(source.peer, 0),
         }
-        for source in endpoint.incoming.sources.values()
+        for source in incoming.sources.values()
     ]  # fmt: skip
     rows += [
         {
@@ -140,6 +142,7 @@ def _sessions(endpoint: Endpoint) -> list[dict[str, Any]]:
             "state": reader.session.state, "synced": reader.feed.sync_at < 0,
             "backend": reader.plane.card.name if reader.plane else "",
             "watch": endpoint.peers.state(reader.instance), "detail": "",
+            "share_bytes": reader.leases.pinned,
         }
         for reader in endpoint.outgoing.readers.values()
     ]  # fmt: skip

@@ -81,6 +81,14 @@ def _sessions(health: Health) -> Iterator[Row]:
     yield from counts.items()
 
 
+def _shares(health: Health) -> Iterator[Row]:
+    bytes_now: dict[tuple[str, ...], int] = {}
+    for row in health["sessions"]:
+        labels = (row["direction"], row["peer"])
+        bytes_now[labels] = bytes_now.get(labels, 0) + row["share_bytes"]
+    yield from bytes_now.items()
+
+
 def _open(health: Health) -> Iterator[Row]:
     yield (), int(health["status"] != "closed")
 
@@ -136,6 +144,8 @@ METRICS = (
     Metric("stagelink_views", "gauge", (), "Payloads with a view alive", _one("views")),
     Metric("stagelink_sessions", "gauge", ("direction", "peer", "state", "plane"),
            "Conversations; plane is the backend really used with that peer", _sessions),
+    Metric("stagelink_share_bytes", "gauge", ("direction", "peer"),
+           "Bytes of the pool that only this peer can set free; peer_share bounds them", _shares),
 )  # fmt: skip
 
 

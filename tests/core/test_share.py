@@ -305,31 +305,44 @@ def test_a_silent_sender_is_refused_with_bytes_and_age_and_nobody_else_is() -> N
     machine = endpoint("write")
     silent, other = stuffed(machine), Sender(machine, "y")
     key = silent.announce(1, WAIT_S)
-    call = silent.get_of(key, WAIT_S)
-    assert not answers(silent.handle(call, WAIT_S))  # it may still speak
+    machine.handle(ev.Disconnected("x", "silent"), WAIT_S)
 
-    [refused] = answers(machine.handle(ev.TimePassed(), 2 * WAIT_S)).values()
+    call = silent.get_of(key, WAIT_S)
+    [refused] = answers(silent.handle(call, WAIT_S + 2.0)).values()
 
     assert isinstance(refused, ev.Failure)
     assert refused.reason == "quarantined"
     assert refused.detail == (
         "98304 bytes of this pool are in quarantine, in 3 blocks that the sender may still "
-        "write to, the oldest for 20.0 s"
+        "write to, the oldest for 2.0 s"
     )
     other.handle(other.get_of(other.announce(12, 20.0), 20.0), 20.0)
     assert [reach.size for reach in other.reach] == [12 * PAGE]
 
 
-def test_once_its_silence_is_known_a_silent_sender_is_refused_at_once() -> None:
+def test_until_its_silence_is_known_a_get_waits_for_its_deadline_which_tells_as_much() -> None:
     machine = endpoint("write")
     silent = stuffed(machine)
-    key = silent.announce(1, WAIT_S)
-    machine.handle(ev.Disconnected("x", "silent"), WAIT_S)
+    call = silent.get_of(silent.announce(1, WAIT_S), WAIT_S, wait_s=1.0)
+    assert not answers(silent.handle(call, WAIT_S))
 
-    [refused] = answers(silent.handle(silent.get_of(key, WAIT_S), WAIT_S)).values()
+    [late] = answers(machine.handle(ev.TimePassed(), WAIT_S + 1.0)).values()
 
-    assert isinstance(refused, ev.Failure)
-    assert refused.reason == "quarantined"
+    assert isinstance(late, ev.Failure)
+    assert late.reason == "deadline"
+    assert "98304 bytes of this pool are in quarantine" in late.detail
+
+
+def test_a_sender_that_owes_the_end_of_a_transfer_for_long_is_silent_though_connected() -> None:
+    machine = endpoint("write")
+    silent = stuffed(machine)
+    key, then_s = silent.announce(1, WAIT_S), WAIT_S + machine.settings.policy.silence_s
+
+    before = answers(silent.handle(silent.get_of(key, then_s, wait_s=5.0), then_s - 0.1))
+    after = answers(silent.handle(silent.get_of(key, then_s, wait_s=5.0), then_s))
+
+    assert not before
+    assert [result.reason for result in after.values()] == ["quarantined"] * 2  # both gets
 
 
 def test_what_a_silent_sender_kept_comes_back_when_it_speaks_or_is_dead() -> None:
