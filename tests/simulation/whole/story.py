@@ -23,15 +23,15 @@ RECEIVING = (
     (Act.read_stream, 8),
 )  # fmt: skip
 Name = tuple[str, int]
-"""Whose act, and which: what a shrunk story leaves out."""
+"""Whose act, and which: what is left of a story when it is shrunk."""
 
 
 class Story:
     """Every act has a source of chance of its own: without one the others are drawn alike."""
 
-    def __init__(self, world: World, acts: int, without: frozenset[Name]) -> None:
+    def __init__(self, world: World, acts: int, only: frozenset[Name] | None) -> None:
         self._world = world
-        self._without = without
+        self._only = only
         self._seed = world.seed
         self.done: list[Name] = []
         self._left = acts
@@ -57,7 +57,7 @@ class Story:
             self._spent += number == most
             chance = self.chance_of(name, number)
             works.block(chance.expovariate(1 / self._pace_s))
-            if node.closing or (name, number) in self._without:
+            if node.closing or not self._happens((name, number)):
                 continue
             self.done.append((name, number))
             self._drawn(node, chance)(Act(self._world, node, chance, f"{name}.{number}"))
@@ -69,6 +69,9 @@ class Story:
         acts, weights = zip(*choices, strict=True)
         chosen: Callable[[Act], None] = chance.choices(acts, weights)[0]
         return chosen
+
+    def _happens(self, name: Name) -> bool:
+        return self._only is None or name in self._only
 
     def chance_of(self, name: str, number: int) -> Random:
         return Random(f"{self._seed} {name} {number}")
@@ -98,7 +101,7 @@ class Story:
     def _strike(self, chance: Random, name: Name) -> None:
         if self.over:
             return
-        if name not in self._without:
+        if self._happens(name):
             self.done.append(name)
             troubles = ((self._break, 5), (self._cut, 3), (self._pause, 3), (self._crash, 2),
                         (self._close, 2))  # fmt: skip

@@ -8,6 +8,7 @@ from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.errors import SimulationError
 from tests.simulation.whole.books import Books
 from tests.simulation.whole.clockwork import Clockwork, Violation
 from tests.simulation.whole.finish import finish
@@ -35,10 +36,6 @@ _BYTES = re.compile(r"b'(?:[^'\\]|\\.){20,}'")
 _NOISE = re.compile(r", (host=HostCard|planes=|report=Report)\(.*|, (instance|body|error|detail)=b?''")
 
 
-class SimulationError(AssertionError):
-    """A seed that ends badly, with what happened last."""
-
-
 def shown(moment_s: float, who: str, what: object) -> str:
     """A line of the trace: of messages what is said, of bytes how many."""
     text = _BYTES.sub(lambda found: f"<{len(found[0])}>", what if isinstance(what, str) else repr(what))
@@ -49,8 +46,8 @@ def shown(moment_s: float, who: str, what: object) -> str:
 class World:
     """``World(seed).run()`` always does the same, and raises when a promise is broken.
 
-    a sends to b, of which there are two; b and c send to one another. Acts whose names are in
-    *without* are left out; so a story is shrunk.
+    a sends to b, of which there are two; b and c send to one another. With *only* every act and
+    accident not named there is left out; so a story is shrunk.
     """
 
     sends: dict[str, tuple[str, ...]]
@@ -58,7 +55,7 @@ class World:
     sends = {"a": ("b",), "b": ("c",), "c": ("b",)}
     receives = {"a": (), "b": ("a", "c"), "c": ("b",)}
 
-    def __init__(self, seed: int, acts: int = ACTS, without: Iterable[Name] = ()) -> None:
+    def __init__(self, seed: int, acts: int = ACTS, only: Iterable[Name] | None = None) -> None:
         self.seed, self.operations = seed, 0
         self.chance = chance = Random(seed)
         self.hub = Hub(now=lambda: self.works.now_s)
@@ -73,7 +70,7 @@ class World:
         self._weather(chance)
         self._settings(chance)
         self.stages = self._stages()
-        self.story = Story(self, acts, frozenset(without))
+        self.story = Story(self, acts, None if only is None else frozenset(only))
 
     def _weather(self, chance: Random) -> None:
         """Loss, repetition and order within a link break what the channel promises: but seldom."""
