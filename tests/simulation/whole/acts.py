@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from tests.simulation.whole.books import Put
-    from tests.simulation.whole.stage import Stage
-    from tests.simulation.whole.world import World
+    from tests.simulation.whole.surroundings import Node, Surroundings
 
     from stagelink.payload import Payload
 
@@ -27,9 +26,6 @@ UINT8 = np.dtype(np.uint8)
 KEYS = tuple(f"k{number}" for number in range(6))
 STREAMS = ("s0", "s1", "s2")
 SIZES = (0, 4, 40, 200, 300, 700, 700, 1500, 2500, 5000, 20000)
-SLACK_S = 0.02
-"""Of virtual time: naps of a few milliseconds between two looks."""
-
 NEVER = frozenset({Reason.PROTOCOL, Reason.OUT_OF_BOUNDS})
 """What honest peers never meet."""
 
@@ -40,7 +36,7 @@ MOST_PUT_S = 1.0
 class Act:
     """One act of one caller; ``chance`` is its own, so that leaving out another changes nothing."""
 
-    def __init__(self, world: World, node: Stage, chance: Random, name: str) -> None:
+    def __init__(self, world: Surroundings, node: Node, chance: Random, name: str) -> None:
         self.world, self.node, self.chance, self.name = world, node, chance, name
         self.works, self.books, self.connector = world.works, world.books, node.connector
         # The node may be another instance before this act is over.
@@ -277,7 +273,7 @@ class Act:
         if self.chance.random() < self.world.keeps:
             node.held.append(let_go)
             if len(node.held) > MOST_HELD:
-                node.held.pop(0)()
+                node.held.popleft()()
         else:
             self._pause(self.world.linger_s)
             let_go()
@@ -309,7 +305,7 @@ class Act:
         works.seen[f"{what}: {cause}"] += 1
         late_s = works.now_s - start_s - (wait_s or 0.0)
         slept = self.process.woke_s >= start_s
-        if wait_s is not None and late_s > SLACK_S + 0.02 and not slept:
+        if wait_s is not None and late_s > self.world.slack_s and not slept:
             msg = f"{self.name}: {what} was to end within {wait_s} s, and ends {late_s} s later"
             raise Violation(msg)
         return result

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from tests.simulation.whole.clockwork import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.whole.stage import Stage
+    from tests.simulation.whole.surroundings import Node
 
     from stagelink.core.errors import StagelinkError
 
@@ -19,14 +20,14 @@ UNDER_WAY, PUBLISHED, REFUSED = "under way", "published", "refused"
 class Put:
     """One value handed to a put; ``stream`` is the number of its stream and its place there."""
 
-    def __init__(self, serial: int, by: Stage, to: str, key: str, readers: Any) -> None:  # noqa: ANN401
+    def __init__(self, serial: int, by: Node, to: str, key: str, readers: Any) -> None:  # noqa: ANN401
         self.serial, self.by, self.to, self.key, self.readers = serial, by.stage, to, key, readers
         self.instance = by.instance
         self.state = UNDER_WAY
         self.generation = 0
         self.stream: tuple[int, int] | None = None
         self.size = 0
-        self.takers: Counter[str] = Counter()
+        self.takers: list[str] = []
 
     def data(self) -> np.ndarray[Any, Any]:
         """Its bytes: nobody else's, from the fourth on."""
@@ -37,7 +38,7 @@ class Put:
         """What matters of it."""
         return (
             f"<put {self.serial} of {self.key} {self.by}->{self.to}, {self.size} bytes, "
-            f"{self.state}, generation {self.generation}, taken by {dict(self.takers)}>"
+            f"{self.state}, generation {self.generation}, taken by {self.takers}>"
         )
 
 
@@ -58,14 +59,9 @@ class Books:
         self.published: Counter[bytes] = Counter()
         self.errors: dict[bytes, Counter[str]] = {}
         self.disturbed = False  # a crash or a fence: a payload may be had again
-        self._numbers = 0
+        self.number = count(1).__next__
 
-    def number(self) -> int:
-        """One never used before."""
-        self._numbers += 1
-        return self._numbers
-
-    def put(self, by: Stage, to: str, key: str, size: int, readers: Any = 1) -> Put:  # noqa: ANN401
+    def put(self, by: Node, to: str, key: str, size: int, readers: Any = 1) -> Put:  # noqa: ANN401
         """Before a value is put."""
         put = Put(self.number(), by, to, key, readers)
         put.size = size
@@ -88,7 +84,7 @@ class Books:
         """A call has raised."""
         self.errors.setdefault(instance, Counter())[error.cause] += 1
 
-    def delivered(self, node: Stage, taker: str, source: str, key: str, value: Any) -> Put:  # noqa: ANN401
+    def delivered(self, node: Node, taker: str, source: str, key: str, value: Any) -> Put:  # noqa: ANN401
         """A caller of the process *taker* was given *value*: look whether it may have it."""
         put = self.puts.get(value["n"])
         if put is None or put.state == REFUSED:
@@ -102,8 +98,8 @@ class Books:
         return put
 
     def _count(self, taker: str, put: Put) -> None:
-        put.takers[taker] += 1
-        if put.takers[taker] > 1:
+        put.takers.append(taker)
+        if put.takers.count(taker) > 1:
             msg = f"{taker} was given {put} twice"
             raise Violation(msg)
         names = {taker.partition(".")[0] for taker in put.takers}
@@ -112,7 +108,7 @@ class Books:
             raise Violation(msg)
 
 
-def same(node: Stage, put: Put, data: Any, what: str) -> None:  # noqa: ANN401
+def same(node: Node, put: Put, data: Any, what: str) -> None:  # noqa: ANN401
     """Whether *data* are the bytes of *put*, every one."""
     if not np.array_equal(data, put.data()):
         found = bytes(data[:8]).hex()

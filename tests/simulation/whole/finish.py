@@ -6,13 +6,14 @@ import gc
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.whole.acts import Act
 from tests.simulation.whole.clockwork import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from tests.simulation.whole.books import Books
     from tests.simulation.whole.stage import Stage
+    from tests.simulation.whole.surroundings import Opened
     from tests.simulation.whole.world import World
 
 REST_S = 40.0
@@ -25,7 +26,7 @@ def finish(world: World) -> None:
     world.works.run(lambda: False, REST_S)
     for node in world.stages.values():
         nothing_is_left(node)
-        all_is_counted(world, node)
+        all_is_counted(world.books, node)
     still_works(world)
     for node in world.stages.values():
         world.works.spawn(f"{node.name} closer", node.process, node.close)
@@ -62,11 +63,21 @@ def callers(node: Stage) -> list[str]:
 
 def nothing_is_left(node: Stage) -> None:
     """No call, no get, no lease, no entry, no block, no thread of a caller."""
+    found = left_by(node)
+    if callers(node):
+        found["callers"] = callers(node)
+    if found:
+        msg = f"at rest, {node.name} still has {found}"
+        raise Violation(msg)
+
+
+def left_by(node: Opened) -> dict[str, Any]:
+    """What a connector that nobody calls and whose payloads are over still has."""
     health, driver = node.connector.health(), node.driver
-    endpoint = driver.parts.endpoint
+    endpoint, pool = driver.parts.endpoint, health["pool"]
     left: dict[str, Any] = {
         "calls": driver.tickets.all(),
-        "begun": driver._begun.open,  # noqa: SLF001
+        "begun": driver._begun.open,
         "views": len(driver.views),
         "outbox": list(driver.exchange.outbox),
         "stalled": driver.exchange.stalled,
@@ -75,31 +86,22 @@ def nothing_is_left(node: Stage) -> None:
         "inbox": {name: n for name, n in health["inbox"].items() if n and name in ENDS},
         "leases": [
             (reader.name, reader.leases.transfers, reader.leases.offers)
-            for reader in endpoint.outgoing.readers.values()
+            for reader in list(endpoint.outgoing.readers.values())
             if reader.leases.transfers or reader.leases.offers
         ],
         "timers": [k for k in endpoint.timers.armed() if k[0] not in {"probe", "greet"}],
-        "callers": callers(node),
-    }  # fmt: skip
-    found = {what: rest for what, rest in left.items() if rest}
-    if found:
-        msg = f"at rest, {node.name} still has {found}"
-        raise Violation(msg)
-    pool = endpoint.pool.stats()
-    if pool.free != pool.capacity or pool.blocks or pool.waiting:
-        msg = f"at rest, the pool of {node.name} is not whole: {pool}"
-        raise Violation(msg)
+        "pool": pool if pool["free"] != pool["capacity"] or pool["waiting"] else {},
+    }
+    return {what: rest for what, rest in left.items() if rest}
 
 
-def all_is_counted(world: World, node: Stage) -> None:
+def all_is_counted(books: Books, node: Opened) -> None:
     """The connector's own figures are those of its callers."""
-    health, books = node.connector.health(), world.books
-    seen = books.published[node.instance]
+    health, seen = node.connector.health(), books.published[node.instance]
     if health["puts"] != node.published or seen > node.published:
         msg = f"{node.name} counts {health['puts']} puts of {node.published}, its callers {seen}"
         raise Violation(msg)
-    raised = _told(books.errors.get(node.instance, {}))
-    counted = _told(health["errors"])
+    raised, counted = _told(books.errors.get(node.instance, {})), _told(health["errors"])
     if counted != raised:
         msg = f"{node.name} counts the errors {counted}, and its callers saw {raised}"
         raise Violation(msg)
@@ -116,29 +118,37 @@ def _told(errors: Mapping[str, int]) -> dict[str, int]:
 
 def still_works(world: World) -> None:
     """A payload gets across every edge, though the story was rough."""
-    world.story.over = False
     arrived: list[str] = []
 
     def across(source: Stage, target: Stage, key: str) -> None:
-        act = Act(world, source, world.story.chance_of("last", 0), f"{source.name} last")
-        put = world.books.put(source, target.stage, key, 700, 2)
-        act.connector.put(key, {"n": put.serial, "data": put.data()}, to=target.stage, readers=2)
+        put(world.books, source, target, key)
 
     def taken(source: Stage, target: Stage, key: str) -> None:
-        with target.connector.get(key, source=source.stage, timeout=5.0) as payload:
-            world.books.delivered(target, target.process.name, source.stage, key, payload.value)
+        get(world.books, source, target, key)
         arrived.append(f"{source.name}->{target.name}")
 
     edges = [("a", "b"), ("a", "b1"), ("b", "c"), ("c", "b"), ("c", "b1")]
     for number, names in enumerate(edges):
         source, target = (world.stages[name] for name in names)
-        call: Callable[[], None] = partial(taken, source, target, f"last{number}")
-        world.works.spawn(f"{target.name} last", target.process, call)
-        call = partial(across, source, target, f"last{number}")
-        world.works.spawn(f"{source.name} last", source.process, call)
+        for act, node in ((taken, target), (across, source)):
+            call = partial(act, source, target, f"last{number}")
+            world.works.spawn(f"{node.name} last", node.process, call)
     if not world.works.run(lambda: len(arrived) == len(edges), 10.0):
         msg = f"of {edges} only {arrived} still work"
         raise Violation(msg)
+
+
+def put(books: Books, source: Opened, target: Opened, key: str) -> None:
+    """Put one more payload."""
+    last = books.put(source, target.stage, key, 700, 2)
+    value = {"n": last.serial, "data": last.data()}
+    source.connector.put(key, value, to=target.stage, readers=2, ttl=5.0)
+
+
+def get(books: Books, source: Opened, target: Opened, key: str) -> None:
+    """And get it."""
+    with target.connector.get(key, source=source.stage, timeout=5.0) as payload:
+        books.delivered(target, target.process.name, source.stage, key, payload.value)
 
 
 def nobody_is_left(world: World) -> None:

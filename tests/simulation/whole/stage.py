@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.whole.clockwork import Process, Violation
@@ -148,8 +149,8 @@ class Stage:
         self.settings = settings
         self.starts = 0
         self.alive = self.closing = False
-        self.held: list[Callable[[], None]] = []
-        self.streams = 0
+        self.published = 0
+        self.held: deque[Callable[[], None]] = deque()
 
     @property
     def stage(self) -> str:
@@ -179,7 +180,7 @@ class Stage:
         )
         endpoint.pool._allocator.__class__ = Poisoner  # noqa: SLF001
         Poisoner.memories[id(endpoint.pool._allocator)] = memory.buffer, world  # noqa: SLF001
-        self._watch(endpoint)
+        watch(endpoint, self, world.works.note)
         clock = world.works.clock
         log = Log(clock, stage=config.stage)
         parts = Parts(endpoint, self.channel, WireCodec(), planes, memory, liveness, log)
@@ -187,22 +188,7 @@ class Stage:
         self.endpoint = endpoint
         serializer = PayloadSerializer()
         self.connector = Connector(config, self.driver, serializer, wrapping)
-        self.published = 0
         self.alive, self.closing = True, False
-
-    def _watch(self, endpoint: Any) -> None:  # noqa: ANN401
-        """Put every fact that the core hears into the trace."""
-        handle, works, name = endpoint.handle, self.world.works, self.name
-
-        def watched(event: Event, now_s: float) -> list[Action]:
-            works.trace.append((now_s, name, event))
-            actions: list[Action] = handle(event, now_s)
-            for action in actions:
-                if isinstance(action, Complete) and isinstance(action.result, Published):
-                    self.published += 1
-            return actions
-
-        endpoint.handle = watched
 
     def start(self) -> None:
         """Begin a process that opens a connector and calls it."""
@@ -242,6 +228,21 @@ class Stage:
 
     def let_go(self) -> None:
         """Drop everything that callers still look at."""
-        held, self.held = self.held, []
-        for check in held:
-            check()
+        while self.held:
+            self.held.popleft()()
+
+
+def watch(endpoint: Any, node: Any, note: Callable[[str, object], None]) -> None:  # noqa: ANN401
+    """Note every fact that a core hears, and count in *node* what it publishes."""
+    handle = endpoint.handle
+    node.published = 0
+
+    def watched(event: Event, now_s: float) -> list[Action]:
+        note(node.name, event)
+        actions: list[Action] = handle(event, now_s)
+        for action in actions:
+            if isinstance(action, Complete) and isinstance(action.result, Published):
+                node.published += 1
+        return actions
+
+    endpoint.handle = watched

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.simulation.whole.acts import Act
+from tests.simulation.whole.surroundings import RECEIVES, SENDS
 
 from stagelink.adapters.memory.ends import part
 
@@ -60,15 +61,7 @@ class Story:
             if node.closing or not self._happens((name, number)):
                 continue
             self.done.append((name, number))
-            self._drawn(node, chance)(Act(self._world, node, chance, f"{name}.{number}"))
-
-    def _drawn(self, node: Stage, chance: Random) -> Callable[[Act], None]:
-        world = self._world
-        choices = (*(SENDING if world.sends[node.stage] else ()),
-                   *(RECEIVING if world.receives[node.stage] else ()))  # fmt: skip
-        acts, weights = zip(*choices, strict=True)
-        chosen: Callable[[Act], None] = chance.choices(acts, weights)[0]
-        return chosen
+            drawn(node.stage, chance)(Act(self._world, node, chance, f"{name}.{number}"))
 
     def _happens(self, name: Name) -> bool:
         return self._only is None or name in self._only
@@ -181,3 +174,11 @@ class Story:
                 node.start()
 
         self._world.works.after(after_s, start)
+
+
+def drawn(stage: str, chance: Random) -> Callable[[Act], None]:
+    """What a caller at *stage* does next."""
+    choices = (*(SENDING if SENDS[stage] else ()), *(RECEIVING if RECEIVES[stage] else ()))
+    acts, weights = zip(*choices, strict=True)
+    chosen: Callable[[Act], None] = chance.choices(acts, weights)[0]
+    return chosen

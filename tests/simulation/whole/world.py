@@ -15,6 +15,7 @@ from tests.simulation.whole.finish import finish
 from tests.simulation.whole.primitives import simulated
 from tests.simulation.whole.stage import COMPRESSORS, Poisoner, Stage
 from tests.simulation.whole.story import Story
+from tests.simulation.whole.surroundings import RECEIVES, SENDS
 
 from stagelink.adapters.memory import Faults, Hub, WriteFault
 from stagelink.core.errors import TransportError
@@ -50,10 +51,8 @@ class World:
     accident not named there is left out; so a story is shrunk.
     """
 
-    sends: dict[str, tuple[str, ...]]
-    receives: dict[str, tuple[str, ...]]
-    sends = {"a": ("b",), "b": ("c",), "c": ("b",)}
-    receives = {"a": (), "b": ("a", "c"), "c": ("b",)}
+    sends, receives = SENDS, RECEIVES
+    slack_s = 0.04  # of virtual time: naps between two looks
 
     def __init__(self, seed: int, acts: int = ACTS, only: Iterable[Name] | None = None) -> None:
         self.seed, self.operations = seed, 0
