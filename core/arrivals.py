@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagelink.core.errors import Reason
 from stagelink.core.gets import safe
-from stagelink.core.handshake.fetch import DRAINING, PULLING, QUEUED
+from stagelink.core.handshake.fetch import ANEW, DRAINING, PULLING, QUEUED
 from stagelink.core.messages import INLINE
 from stagelink.core.rejections import reject_announced
 from stagelink.core.source import FINAL
@@ -56,6 +56,10 @@ class Arrivals:
             if fetch is not None and fetch.want_size in {0, size}:  # it need not be known at all
                 gets.take(source, fetch, message, out)
                 return
+        viewed = gets.fetches.get(at_work)
+        if viewed is not None and viewed.relic == ANEW:
+            # Viewed since before the log began anew, and still in it: so its end will be counted.
+            gets.fetches.set(viewed._replace(relic=0))
         source.inbox.add(message, at_work)
         if source.rejected:
             reject_announced(gets, source, message, out)
