@@ -188,10 +188,13 @@ class LocalChannel:
     def let_go(self) -> None:
         """Close our copies of the connections, as a forked child does.
 
-        Else its parent's death would not be heard while it lives.
+        Else its parent's death would not be heard while it lives, and who dials the parent's
+        successor would be connected to the child, which never answers.
         """
         for lane in list(self._lanes.values()):
             lane.socket.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def __enter__(self) -> LocalChannel:  # noqa: PYI034 - typing has no Self in 3.10
         """The channel itself; leaving closes it."""

@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="number of the first round")
     parser.add_argument("--only", type=int, help="one round, with its plan")
     parser.add_argument("--lane", choices=LANES, action="append", help="only on these")
-    parser.add_argument("--jobs", type=int, default=4, help="lanes that are played at a time")
+    parser.add_argument("--troupes", type=int, default=8, help="how many play at a time")
     parser.add_argument("--mistake", default="", help="see tests/chaos/mistakes.py")
     parser.add_argument("--json", action="store_true")
     told = parser.parse_args()
@@ -34,7 +34,7 @@ def main() -> int:
         numbers = range(told.only, told.only + 1)
         print(draw(told.only, lanes), file=sys.stderr)
 
-    tally = hunt([draw(number, lanes) for number in numbers], told.jobs, show, told.mistake)
+    tally = hunt([draw(number, lanes) for number in numbers], told.troupes, show, told.mistake)
     figures = tally.figures()
     print(json.dumps(figures) if told.json else "\n".join(f"{k}: {v}" for k, v in figures.items()))
     return 1 if tally.failures else 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.chaos.lanes import Lane
-from tests.chaos.rounds import play
+from tests.chaos.rounds import last_look, play
 from tests.chaos.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from tests.chaos.plan import Plan
 
@@ -21,38 +21,46 @@ if TYPE_CHECKING:
 SETTLED = 6
 """Rounds after which everything of a survivor has been used once, and what comes is growth."""
 
-MOST_KIB = 24 << 10
+MOST_KIB = 8 << 10
 MOST_ENTRIES = 96
 """That a table may have more than before: beyond what any of them holds of a single round."""
 
 
-def hunt(plans: Iterable[Plan], jobs: int, show: Show, mistake: str = "") -> Tally:
-    """Play *plans*, on *jobs* lanes at a time, each lane's in order; what came of them."""
+def hunt(plans: Sequence[Plan], troupes: int, show: Show, mistake: str = "") -> Tally:
+    """Play *plans* by so many *troupes* at a time, each on one lane and in order.
+
+    *show* is told, after each round, how many of how many are over, its plan and its faults.
+    """
     start_s = time.monotonic()
-    by_lane: dict[str, list[Plan]] = {}
-    for plan in plans:
-        by_lane.setdefault(plan.lane, []).append(plan)
-    tally, lock = Tally(), Lock()
-    total = sum(map(len, by_lane.values()))
+    total, lock = Tally(), Lock()
 
     def done(plan: Plan | None, part: Tally, faults: list[str]) -> None:
         with lock:
-            tally.add(part)
-            show(tally.rounds, total, plan, faults)
+            total.add(part)
+            show(total.rounds, len(plans), plan, faults)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        every = [pool.submit(_hunt_on, *one, done, mistake) for one in by_lane.items()]
-        for one in every:
-            one.result()
-    tally.seconds = time.monotonic() - start_s
-    return tally
+    with ThreadPoolExecutor(troupes) as pool:
+        shares = share(plans, troupes)
+        for each in [pool.submit(_tour, share, done, mistake) for share in shares]:
+            each.result()
+    total.seconds = time.monotonic() - start_s
+    return total
 
 
-def _hunt_on(
-    name: str, plans: list[Plan], done: Callable[[Plan | None, Tally, list[str]], None],
-    mistake: str,
-) -> None:  # fmt: skip
-    lane = Lane(name, mistake)
+def share(plans: Iterable[Plan], troupes: int) -> list[list[Plan]]:
+    """The plans of each troupe: of one lane, which several may share."""
+    by_lane: dict[str, list[Plan]] = {}
+    for plan in plans:
+        by_lane.setdefault(plan.lane, []).append(plan)
+    each = max(1, troupes // max(1, len(by_lane)))
+    shares = [on_lane[nth::each] for nth in range(each) for on_lane in by_lane.values()]
+    return [share for share in shares if share]
+
+
+def _tour(
+    plans: list[Plan], done: Callable[[Plan | None, Tally, list[str]], None], mistake: str
+) -> None:
+    lane = Lane(plans[0].lane, mistake)
     growth = Growth(lane)
     try:
         for plan in plans:
@@ -61,7 +69,8 @@ def _hunt_on(
             growth.after(bool(faults))
             done(plan, part, faults)
         part = Tally()
-        faults = growth.faults(part)
+        faults = last_look(lane) + growth.faults(part)
+        part.failures = len(faults)
         done(None, part, faults)
     finally:
         lane.close()
@@ -73,7 +82,7 @@ class Growth:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._rounds = 0
-        self._first: dict[str, dict[str, object]] = {}
+        self._first: dict[str, dict[str, Any]] = {}
 
     def after(self, failed: bool) -> None:
         """A round has been played; after one that failed there are new survivors."""
@@ -96,5 +105,4 @@ class Growth:
                 before = first["census"].get(path, 0)
                 if count > before + MOST_ENTRIES:
                     found.append(f"{role} on {self._lane.name}: {path} from {before} to {count}")
-        tally.failures += bool(found)
         return found

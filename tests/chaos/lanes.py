@@ -11,7 +11,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.forks import ForkServer
-from tests.chaos.plan import LANES, MORTALS, POOL, ROLES, SILENCE_S, SURVIVORS
+from tests.chaos.plan import LANES, MORTALS, POOL, ROLES, SURVIVORS
 from tests.chaos.processes import Process
 
 if TYPE_CHECKING:
@@ -68,13 +68,9 @@ class Lane:
             process.ready()
         return made
 
-    def newcomer(self) -> set[str]:
-        """Open and close a connector here; the names that are left then."""
-        process = Process(self._server, "newcomer", self._settings("newcomer"))
-        process.ready()
-        process.close()
-        process.end()
-        return set(os.listdir(self._directory))
+    def names(self) -> list[str]:
+        """What lies in our directory for shared memory."""
+        return sorted(os.listdir(self._directory))
 
     def excess(self, role: str, now: dict[str, Any]) -> list[str]:
         """What *role* has now that it had not before anybody died."""
@@ -96,16 +92,14 @@ class Lane:
     def _settings(self, role: str) -> dict[str, Any]:
         mortal = f"tcp://127.0.0.1:{self._port}"
         more: dict[str, Any] = {"shm_dir": self._directory, "pool_bytes": POOL}
-        more["timeouts"] = {"close_s": 0.5, "silence_s": SILENCE_S}
-        if role == "newcomer":
-            more |= {"stage": "newcomer", "role": "receiver", "pool_bytes": 1 << 20}
-        elif role in SURVIVORS:
+        more["timeouts"] = {"close_s": 0.5}
+        if role in SURVIVORS:
             more["senders"] = {"mortal": mortal}
         else:
             more["senders"] = {"hub": self.survivors["hub"].endpoint}
         if role == "mortal":
             more["zmq_port"] = self._port
-        return {**LANES[self.name], **ROLES.get(role, {}), **more}
+        return {**LANES[self.name], **ROLES[role], **more}
 
 
 def free_port() -> int:

@@ -17,9 +17,6 @@ LANES: dict[str, dict[str, Any]] = {
 }
 """What is hunted, as settings of a connector; a later backend joins by a line. Rounds take turns."""
 
-SILENCE_S = 2.0
-"""How long a connection of ZeroMQ may be silent: what a forked child holds open ends only so."""
-
 POOL = 16 << 20
 ROLES: dict[str, dict[str, Any]] = {
     "hub": {"stage": "hub", "role": "peer"},
@@ -33,12 +30,12 @@ STAGES = {role: str(settings["stage"]) for role, settings in ROLES.items()}
 
 STRIKES = {
     "calm": 2, "kill": 6, "stop": 5, "stop and kill": 3, "restart": 5, "close": 3, "reopen": 2,
-    "fork and kill": 1,
+    "fork and kill": 1, "fork and restart": 1,
 }  # fmt: skip
-"""What befalls one of the mortals, and how often. A stop may befall a survivor, too."""
+"""What befalls one of the mortals, and how often. A stop may befall a survivor, too. What is forked
+lives on for the round, with copies of all that its parent had open."""
 
-DEADLY = frozenset({"kill", "stop and kill", "restart", "fork and kill"})
-AGAIN = frozenset({"restart", "reopen"})
+AGAIN = frozenset({"restart", "reopen", "fork and restart"})
 
 SENDER_ABORTS = ("withdraw", "replace")
 GETTER_ABORTS = ("cancel", "reject")
@@ -157,7 +154,7 @@ def _hand_off(dice: Random, key: str, struck: set[str]) -> HandOff:
     sure = not abort and way != "contest" and not struck & {sender, *getters}
     return HandOff(
         key, sender, getters, readers, _size(dice, chunks), chunks, times,
-        6.0 if sure else dice.choice((0.05, 0.3, 1.0, 1.5)),
+        6.0 if sure else dice.choice((0.05, 0.2, 0.4, 0.8)),
         dice.choice((0.0, 0.0, 2.0, 15.0)), dice.choice((0.0, 1.0, 4.0)),
         abort, round(put_ms + dice.uniform(0.0, 12.0), 1), by, sure,
     )  # fmt: skip
@@ -178,7 +175,7 @@ def _abort(
 
 def _unsure(hand_offs: tuple[HandOff, ...]) -> tuple[HandOff, ...]:
     """Of roles that may not even find each other in time."""
-    return tuple(one._replace(sure=False, timeout_s=min(one.timeout_s, 1.5)) for one in hand_offs)
+    return tuple(one._replace(sure=False, timeout_s=min(one.timeout_s, 0.8)) for one in hand_offs)
 
 
 def _moment(dice: Random) -> float:

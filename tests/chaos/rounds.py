@@ -6,23 +6,20 @@ import time
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from tests.chaos.plan import AGAIN, LANES, SILENCE_S, SURVIVORS
+from tests.chaos.plan import AGAIN, SURVIVORS, Plan
 from tests.chaos.processes import WHOLE_S, settle
 from tests.chaos.scripts import VIGIL_S, meeting, traffic, vigil
+from tests.chaos.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tests.chaos.lanes import Lane
-    from tests.chaos.plan import Plan, Strike
+    from tests.chaos.plan import Strike
     from tests.chaos.processes import Process
     from tests.chaos.scripts import Part
-    from tests.chaos.tally import Tally
 
 NOTICE_S = 1.0
-HELD_NOTICE_S = NOTICE_S + 4 / 3 * SILENCE_S
-"""Where a forked child holds a connection of ZeroMQ: what its heart-beats take, besides."""
-
 START_S = 0.005
 REST_S = 0.1
 
@@ -51,8 +48,6 @@ def play(lane: Lane, plan: Plan, tally: Tally) -> list[str]:
 
 def warm_up(lane: Lane, tally: Tally) -> None:
     """Meet and part once: what is there afterwards is there to stay."""
-    from tests.chaos.plan import Plan
-
     first = Round(lane, Plan(0, lane.name, True, (), (), "kill"), tally)
     try:
         first.cast()
@@ -70,6 +65,17 @@ def warm_up(lane: Lane, tally: Tally) -> None:
         lane.base[role] = now
 
 
+def last_look(lane: Lane) -> list[str]:
+    """After the last round: whoever opens next finds nothing of the dead."""
+    last = Round(lane, Plan(0, lane.name, True, (), (), "kill"), Tally())
+    try:
+        last.cast()
+        last.look_at_names()
+    finally:
+        last.clear()
+    return last.faults
+
+
 class Round:
     """The course of one plan, and its faults."""
 
@@ -84,6 +90,7 @@ class Round:
         """All of it."""
         plan = self._plan
         self.cast()
+        self.look_at_names()
         if plan.meets:
             self.perform(meeting(plan.number, "before", self.cast_of()))
         parts = traffic(plan)
@@ -100,7 +107,6 @@ class Round:
         self.part()
         known_s = self._notice(watched, met)
         self._look_at_survivors(known_s)
-        self._look_at_names()
 
     def cast(self, *roles: str) -> None:
         """New mortals; those who had the roles are past."""
@@ -212,7 +218,7 @@ class Round:
     def _acts(self, strike: Strike) -> Iterable[Act]:
         at_ms, what, whom, for_ms = strike
         process = {**self._lane.survivors, **self._mortals}[whom]
-        if what == "fork and kill":
+        if what.startswith("fork"):
             yield at_ms, process.fork
         if what.startswith("stop"):
             yield at_ms, lambda: self._stop(process)
@@ -248,7 +254,6 @@ class Round:
         """Wait for the vigils' ends; when the last of all deaths was known."""
         ends = [one for one in (*self._past, *self._mortals.values()) if one.role == "mortal"]
         known_s = max(one.ended_s for one in (*self._past, *self._mortals.values()))
-        held = any(one.holder for one in ends) and "shortcut" in LANES[self._lane.name]
         for part in watched:
             last = ends[0] if part.name.startswith("vigil first") else ends[-1]
             process = self._lane.survivors[part.role]
@@ -262,21 +267,20 @@ class Round:
                 continue
             known_s = max(known_s, said["ended_s"])
             if met:
-                self._took(part, said, last, held)
+                self._took(part, said, last)
         return known_s
 
-    def _took(self, part: Part, said: dict[str, Any], dead: Process, held: bool) -> None:
+    def _took(self, part: Part, said: dict[str, Any], dead: Process) -> None:
         """How long after the death of its sender a vigil ended."""
         went_on_s = self._lane.survivors[part.role].went_on_s
         notice_s = said["ended_s"] - max(dead.ended_s, went_on_s, said["begun_s"])
         where = f"{part.role}: {part.name}: {said['came']} {said['detail']}"
         if notice_s < 0 and "peer_gone" in said["detail"] and said["ended_s"] < dead.ended_s:
             self.faults.append(f"told of a death before it happened: {where}")
-        if notice_s > (HELD_NOTICE_S if held else NOTICE_S):
+        if notice_s > NOTICE_S:
             self.faults.append(f"heard of the death only after {notice_s:.3f} s: {where}")
         if dead.killed_s:
-            name = "slowest_held_notice_ms" if held else "slowest_notice_ms"
-            setattr(self._tally, name, max(getattr(self._tally, name), notice_s * 1e3))
+            self._tally.slowest_notice_ms = max(self._tally.slowest_notice_ms, notice_s * 1e3)
 
     def _look_at_survivors(self, known_s: float) -> None:
         """They take back what nobody took; then nothing is left of those who died."""
@@ -290,11 +294,9 @@ class Round:
         took_ms = (time.monotonic() - known_s) * 1e3
         self._tally.slowest_whole_ms = max(self._tally.slowest_whole_ms, took_ms)
 
-    def _look_at_names(self) -> None:
-        """The next that opens sweeps what the dead have left."""
-        own = [process.instance for process in self._lane.survivors.values()]
-        left = [
-            name for name in self._lane.newcomer() if not any(one in name for one in own)
-        ]
+    def look_at_names(self) -> None:
+        """Whoever opened for this round has swept what the dead of the last one left."""
+        own = [process.instance for process in self.cast_of().values()]
+        left = [name for name in self._lane.names() if not any(one in name for one in own)]
         if left:
-            self.faults.append(f"left in shared memory: {sorted(left)}")
+            self.faults.append(f"left in shared memory by the round before: {left}")

@@ -20,7 +20,6 @@ class Tally:
     failures: int = 0
     seconds: float = 0.0
     slowest_notice_ms: float = 0.0
-    slowest_held_notice_ms: float = 0.0
     slowest_whole_ms: float = 0.0
     growth_kib: int = 0
     failed: list[int] = field(default_factory=list)
