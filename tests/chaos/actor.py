@@ -105,9 +105,10 @@ class Actor:
         return True
 
     def _do_fork(self) -> int:
-        """A child that does nothing, and holds copies of all that we have open."""
+        """A child that does nothing, and holds copies of all that the connector has open."""
         pid = os.fork()
         if pid == 0:
+            self._control.close()
             signal.alarm(HOLDER_S)
             while True:
                 signal.pause()
