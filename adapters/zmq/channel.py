@@ -26,6 +26,7 @@ from stagelink.adapters.zmq.address import (
     tcp_url,
 )  # fmt: skip
 from stagelink.adapters.zmq.dialled import Dialled
+from stagelink.adapters.zmq.forked import close_copies, let_go_in_children
 from stagelink.adapters.zmq.listener import Listener
 from stagelink.adapters.zmq.sockets import LAST_WORDS_MS, Limits, descriptor_of, translating_errors
 from stagelink.core.errors import ClosedError, ConfigError
@@ -113,6 +114,7 @@ class ZmqChannel:
         self._epoll = select.epoll()
         self._poll = self._epoll.poll
         self._closed = False
+        let_go_in_children(self)
         if bind:
             try:
                 self.bind()
@@ -254,6 +256,14 @@ class ZmqChannel:
         self._hot.clear()
         self._epoll.close()
         self._context.destroy(linger=LAST_WORDS_MS)
+
+    def let_go(self) -> None:
+        """Close our copies of the connections, as a forked child does.
+
+        Else its parent's death would not be heard, nor its port be free, while it lives.
+        """
+        if not self._closed and (self._dialled or self._listener is not None):
+            close_copies(self._listener.bound if self._listener else "", self._dialled)
 
     def __enter__(self) -> ZmqChannel:  # noqa: PYI034 - typing has no Self in 3.10
         """The channel itself; leaving closes it."""
