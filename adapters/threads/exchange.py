@@ -158,11 +158,11 @@ class Exchange:
     def _turned_away(self, who: PeerRefused) -> None:
         """Count a peer that was not let in; a port that was only looked at is no news."""
         count = self.peers_refused[who.cause] = self.peers_refused.get(who.cause, 0) + 1
-        say = self._log.debug if who.cause == "broken_off" else self._log.warning
-        say(
-            "peer_refused", peer=who.link, cause=who.cause, detail=who.detail, count=count,
-            remedy=REMEDIES.get(who.cause),
-        )  # fmt: skip
+        if who.cause != "broken_off":
+            self._log.warning(
+                "peer_refused", peer=who.link, cause=who.cause, detail=who.detail, count=count,
+                remedy=REMEDIES.get(who.cause),
+            )  # fmt: skip
 
     def _show(self, link: Link, message: Aside) -> None:
         """Answer somebody who looks at us from outside; the core never hears of it."""

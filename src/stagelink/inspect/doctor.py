@@ -25,6 +25,7 @@ from stagelink.plugins.builtin import keyring_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from stagelink.adapters.zmq.keyring import Keyring
     from stagelink.config import Config
     from stagelink.ports.plane import Capabilities
 
@@ -88,7 +89,8 @@ def _of_config(config: Config, peer: str | None) -> Iterator[Check]:
     if chosen is not None and address.ok is not False:
         yield transfer_to_ourselves(config)
     if peer is not None:
-        yield check_peer(peer, [] if chosen is None else chosen.names, config)
+        names = [] if chosen is None else chosen.names
+        yield check_peer(peer, names, keyring=keyring_of(config))
 
 
 def check_keys(config: Config) -> Check:
@@ -185,11 +187,13 @@ def _bound(literal: str, port: int) -> str:
     return f"{literal}:{port} can be bound" if port else f"any free one, for example {taken}"
 
 
-def check_peer(endpoint: str, ours: list[str], config: Config, timeout_s: float = PEER_S) -> Check:
+def check_peer(
+    endpoint: str, ours: list[str], timeout_s: float = PEER_S, keyring: Keyring | None = None
+) -> Check:
     """Whether the connector at *endpoint* answers, and shares a backend with *ours*."""
     name = f"peer {endpoint}"
     try:
-        with Onlooker(endpoint, keyring=keyring_of(config)) as onlooker:
+        with Onlooker(endpoint, keyring=keyring) as onlooker:
             health = onlooker.look(timeout_s)
     except PeerError as error:
         ok = None if error.reason is Reason.DECLINED else False
