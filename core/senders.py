@@ -14,7 +14,7 @@ from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
     from stagelink.core.endings import Endings
-    from stagelink.core.events import Action, Attached
+    from stagelink.core.events import Action, Attached, Disconnected
     from stagelink.core.gets import Gets
     from stagelink.core.handshake.watch import Peers
     from stagelink.core.messages import Bye, Declined, Lost, Synced, Welcome
@@ -82,11 +82,16 @@ class Senders:
                 self._lose(source, "reconnected", now_s, out)
             self.greet(source, now_s, out)
 
-    def disconnected(self, link: Link, detail: str, now_s: float, out: list[Action]) -> None:
-        """A dialled link is down."""
-        source = self._gets.sources.get(link)
-        if source is not None:
-            self._lose(source, detail, now_s, out)
+    def disconnected(self, event: Disconnected, now_s: float, out: list[Action]) -> None:
+        """A dialled link is down; who is refused need not wait: only people can change that."""
+        source = self._gets.sources.get(event.link)
+        if source is None:
+            return
+        self._lose(source, event.detail, now_s, out)
+        if event.refused and source.session.state != IDLE:
+            self._gets.now_s = now_s
+            source.decline(event.detail)
+            self._endings.fail_waiting(source, Reason.DECLINED, event.detail, out)
 
     def attached(self, event: Attached, now_s: float, out: list[Action]) -> None:
         """Our plane reaches the sender's regions, or cannot."""

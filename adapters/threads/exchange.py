@@ -10,7 +10,7 @@ from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
 from stagelink.core.messages import Declined, Figures, Inspect
 from stagelink.core.values import new
-from stagelink.ports.channel import LinkUp, Mail
+from stagelink.ports.channel import REFUSALS, LinkDown, LinkUp, Mail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from stagelink.core.events import Event
     from stagelink.core.messages import Aside
     from stagelink.core.values import Link
-    from stagelink.ports.channel import Arrival, ControlChannel
+    from stagelink.ports.channel import Arrival, ControlChannel, PeerRefused
     from stagelink.ports.codec import Codec
+
+
+REMEDIES = {
+    "unknown_key": "if it is one of ours, copy its public key file here and open this side again",
+    "wrong_server_key": "if it is one of ours, give it our public key file",
+    "wrong_mechanism": "if it is one of ours, open both sides with the same security=",
+}
 
 
 class Exchange:
@@ -51,6 +58,7 @@ class Exchange:
         self.outbox: deque[Send | Dial | HangUp] = deque()
         self.stalled: dict[Link, deque[list[bytes]]] = {}
         self.malformed = 0
+        self.peers_refused = dict.fromkeys(REFUSALS, 0)
         self.undrained = False
         self.inspections = Inspections(clock)
 
@@ -140,10 +148,21 @@ class Exchange:
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(link))
             self._narrator.soon()
-        else:
+        elif isinstance(arrival, LinkDown):
             self.stalled.pop(link, None)
-            self._feed(Disconnected(link, arrival.detail))
+            self._feed(Disconnected(link, arrival.detail, arrival.refused))
             self._narrator.soon()
+        else:
+            self._turned_away(arrival)
+
+    def _turned_away(self, who: PeerRefused) -> None:
+        """Count a peer that was not let in; a port that was only looked at is no news."""
+        count = self.peers_refused[who.cause] = self.peers_refused.get(who.cause, 0) + 1
+        if who.cause != "broken_off":
+            self._log.warning(
+                "peer_refused", peer=who.link, cause=who.cause, detail=who.detail, count=count,
+                remedy=REMEDIES.get(who.cause),
+            )  # fmt: skip
 
     def _show(self, link: Link, message: Aside) -> None:
         """Answer somebody who looks at us from outside; the core never hears of it."""

@@ -50,6 +50,7 @@ def health_of(config: Config, driver: Driver, wrapping: Wrapping) -> dict[str, A
         "leases_held_long": driver.narrator.held_long,
         "inspections": driver.exchange.inspections.answered,
         "inspections_refused": driver.exchange.inspections.refused,
+        "peers_refused": dict(driver.exchange.peers_refused),
         "frames_refused": driver.malformed + parts.channel.dropped,
         "compression": wrapping.compression.figures(),
         "edges": edges,

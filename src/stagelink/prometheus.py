@@ -68,6 +68,11 @@ def _failures(health: Health) -> Iterator[Row]:
         yield (row["edge"], row["cause"]), row["count"]
 
 
+def _peers_refused(health: Health) -> Iterator[Row]:
+    for cause, count in health["peers_refused"].items():
+        yield (cause,), count
+
+
 def _pool(health: Health) -> Iterator[Row]:
     for state in ("free", "reserved", "held", "quarantined"):
         yield (state,), health["pool"][state]
@@ -115,6 +120,8 @@ METRICS = (
            _one("stale_messages")),
     Metric("stagelink_frames_refused", "counter", (),
            "What arrived and was no message", _one("frames_refused")),
+    Metric("stagelink_peers_refused", "counter", ("cause",),
+           "Peers that dialled us and were not let in", _peers_refused),
     Metric("stagelink_pool_capacity_bytes", "gauge", (),
            "Bytes of the pool", _one("pool", "capacity")),
     Metric("stagelink_pool_bytes", "gauge", ("state",),
