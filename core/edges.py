@@ -24,6 +24,7 @@ from stagelink.core.messages import (
 )  # fmt: skip
 from stagelink.core.reader import Reader
 from stagelink.core.values import RegionRef, new
+from stagelink.core.violations import Violation, Violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,7 +42,16 @@ class Edges:
     ``inline`` counts the published bytes that travel inside their announcement.
     """
 
-    __slots__ = ("_grant", "_pool", "_timers", "inline", "ledgers", "readers", "stages")
+    __slots__ = (
+        "_grant",
+        "_pool",
+        "_timers",
+        "inline",
+        "ledgers",
+        "readers",
+        "stages",
+        "violations",
+    )
 
     def __init__(
         self, pool: Pool, timers: Timers, grant: Callable[[Iterable[Grant], list[Action]], None]
@@ -53,6 +63,7 @@ class Edges:
         self.ledgers: dict[str, Ledger] = {}
         self.readers: dict[Instance, Reader] = {}
         self.stages: dict[str, list[Reader]] = {}
+        self.violations = Violations()
 
     def ledger(self, reader: Reader) -> Ledger:
         """The log that *reader* follows."""
@@ -189,6 +200,7 @@ class Edges:
 
     def acknowledge(self, reader: Reader, cursor: int, out: list[Action]) -> None:
         """The reader knows the log up to *cursor*: what it was told of there is over."""
+        self.violations[Violation.CURSOR] += cursor > reader.feed.cursor
         before = reader.feed.acknowledged
         reader.feed.acknowledge(cursor)
         if reader.feed.acknowledged != before:
@@ -213,15 +225,23 @@ class Edges:
             self.ledger(reader).vacate(generation, name)
 
     def trim(self, to: str) -> None:
-        """Forget what every reader of that stage knows."""
+        """Forget what every reader of that stage knows, and the stage if there never was any."""
         ledger = self.ledger_of(to)
         readers = self.stages.get(to, ())
+        if not readers and not ledger.head:
+            del self.ledgers[to]
+            self.stages.pop(to, None)
+            return
         ledger.trim(min((r.feed.acknowledged for r in readers), default=ledger.head))
 
     def _consumed(self, reader: Reader, generation: int, out: list[Action]) -> bool:
         """Count the reader, and end its leases; whether the entry leaves, which is yet to tell."""
         ledger, stage = self.ledger(reader), reader.identity.stage
-        if generation not in ledger.entries:
+        entry = ledger.entries.get(generation)
+        if entry is None:
+            return False
+        if reader.name not in entry.counted and not entry.admits(reader.name):
+            self.violations[Violation.CONSUMED] += 1
             return False
         leaves = ledger.count(generation, reader.name)
         if leaves:
@@ -242,11 +262,11 @@ class Edges:
     def _recalled(self, reader: Reader, out: list[Action]) -> None:
         """Offers of leaving entries end once their Gone is known and no view is left."""
         entries, known = self.ledger(reader).entries, reader.feed.acknowledged
+        held = frozenset(reader.report.held)
         over = [
             generation
             for generation in reader.leases.offers
-            if 0 < entries[generation].gone_number <= known
-            and generation not in reader.report.held
+            if 0 < entries[generation].gone_number <= known and generation not in held
         ]
         for generation in over:
             del reader.leases.offers[generation]

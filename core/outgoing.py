@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stagelink.core.settings import Settings
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance, Link
+    from stagelink.core.violations import Violations
 
 
 class Outgoing:
@@ -76,6 +77,11 @@ class Outgoing:
     def inline_bytes(self) -> int:
         """Bytes of published payloads that travel inside their announcement."""
         return self._edges.inline
+
+    @property
+    def violations(self) -> Violations:
+        """What receivers said that they may not."""
+        return self._edges.violations
 
     @property
     def stale(self) -> int:
