@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 class Edges:
     """Ledgers by stage, and readers by instance and by stage.
 
-    ``inline`` counts the published bytes that travel inside their announcement.
+    ``inline`` counts the published bytes that travel inside their announcement; ``newest`` is the
+    generation put last.
     """
 
     __slots__ = (
@@ -48,6 +49,7 @@ class Edges:
         "_timers",
         "inline",
         "ledgers",
+        "newest",
         "readers",
         "stages",
         "violations",
@@ -60,6 +62,7 @@ class Edges:
         self._timers = timers
         self._grant = grant
         self.inline = 0
+        self.newest = 0
         self.ledgers: dict[str, Ledger] = {}
         self.readers: dict[Instance, Reader] = {}
         self.stages: dict[str, list[Reader]] = {}
@@ -75,6 +78,13 @@ class Edges:
         if ledger is None:
             ledger = self.ledgers[stage] = Ledger()
         return ledger
+
+    def is_foreign(self, reader: Reader, generation: int) -> bool:
+        """Whether *generation* was never put, or is live in the log of another stage."""
+        if not 0 < generation <= self.newest:
+            return True
+        ours = reader.identity.stage
+        return any(generation in led.entries for to, led in self.ledgers.items() if to != ours)
 
     def know(self, reader: Reader) -> Reader:
         """Count *reader* among those of its stage."""
@@ -200,7 +210,6 @@ class Edges:
 
     def acknowledge(self, reader: Reader, cursor: int, out: list[Action]) -> None:
         """The reader knows the log up to *cursor*: what it was told of there is over."""
-        self.violations[Violation.CURSOR] += cursor > reader.feed.cursor
         before = reader.feed.acknowledged
         reader.feed.acknowledge(cursor)
         if reader.feed.acknowledged != before:
@@ -240,7 +249,7 @@ class Edges:
         entry = ledger.entries.get(generation)
         if entry is None:
             return False
-        if reader.name not in entry.counted and not entry.admits(reader.name):
+        if isinstance(entry.readers, tuple) and reader.name not in entry.readers:
             self.violations[Violation.CONSUMED] += 1
             return False
         leaves = ledger.count(generation, reader.name)

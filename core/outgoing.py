@@ -17,6 +17,7 @@ from stagelink.core.messages import Ack, Bye, Cancel, Lost, Pull, Query, Subscri
 from stagelink.core.receivers import Receivers
 from stagelink.core.transfers import Transfers
 from stagelink.core.values import new
+from stagelink.core.violations import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -110,7 +111,7 @@ class Outgoing:
             edges.leave(to, older, Reason.REPLACED, "published again", out)
         if block is not None:
             self._pool.hold(block)
-        self.generation = generation = self.generation + 1
+        self.generation = edges.newest = generation = self.generation + 1
         edges.inline += len(body)
         number = ledger.head + 1
         entry = Entry(generation, number, key, size, block, body, error, readers, ttl_s=ttl_s)
@@ -192,6 +193,7 @@ class Outgoing:
             return
         reader.session = reader.session._replace(taken=taken + 1)
         handler(reader, packet.message, out)
+        self.violations[Violation.CURSOR] += packet.report.cursor > reader.feed.cursor
         self.transfers.apply(reader, packet.report, out)
         self._edges.announce(reader, out)
 
@@ -207,5 +209,6 @@ class Outgoing:
         state: Any = frozen
         self.generation, edges, transfers, receivers = state
         self._edges.restore(edges)
+        self._edges.newest = self.generation
         self.transfers.restore(transfers)
         self.receivers.restore(receivers)

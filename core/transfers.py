@@ -183,7 +183,8 @@ class Transfers:
         entry = ledger.entries.get(generation)
         if entry is None or entry.leaving:
             gone = ledger.why_gone(generation)
-            violations[Violation.UNKNOWN] += entry is None and gone is None
+            foreign = entry is None and self._edges.is_foreign(reader, generation)
+            violations[Violation.UNKNOWN] += foreign
             reason = Reason.UNKNOWN.value if gone is None else gone.reason
             return Refused(transfer, reason, "" if gone is None else gone.detail)
         if not entry.admits(reader.name):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -173,28 +172,25 @@ class PacketReader:
     """A packet of the Unix-socket lane: split into frames, then decoded."""
 
     def __init__(self) -> None:
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._packets = Packets(1 << 16)
         self._codec = WireCodec()
-        self._pid = os.getpid()
 
     def read(self, frames: Frames) -> None:
-        """Send the frames as one packet whose own head may lie, and read that."""
-        count = len(frames)
-        lengths = b"".join(len(f).to_bytes(4, "little") for f in frames[:-1])
-        raw = bytes((count % 256,)) + lengths + b"".join(frames)
-        for packet in (raw, one(frames)):
-            if not packet or len(packet) > 1 << 17:
-                continue
-            self._theirs.send(packet)
-            try:
-                found = self._packets.receive(self._ours.fileno())
-            except Malformed:
-                continue
-            assert found is not None
-            with contextlib.suppress(ProtocolViolationError):
-                self._codec.decode(found)
+        """Send the frames as one packet, and the first as one whose head lies; read both."""
+        lengths = b"".join(len(frame).to_bytes(4, "little") for frame in frames[:-1])
+        whole = bytes((len(frames) % 256,)) + lengths + b"".join(frames)
+        for packet in filter(None, (whole, one(frames))):
+            with contextlib.suppress(Malformed, ProtocolViolationError):
+                self._codec.decode(self._sent(packet[: 1 << 17]))
+
+    def _sent(self, packet: bytes) -> Frames:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19)
+            theirs.send(packet)
+            found = self._packets.receive(ours.fileno())
+        assert found
+        return found
 
 
 def is_typed(error: BaseException, decoder: Decoder) -> bool:

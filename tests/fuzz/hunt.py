@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
@@ -44,13 +43,13 @@ class Figures(NamedTuple):
     growth: int
     seconds: float
 
-    def to_json(self) -> str:
-        """One line."""
+    def told(self) -> dict[str, Any]:
+        """As JSON can hold it; of the crashes the first ones."""
         named = self._asdict()
         named["crashes"] = len(self.crashes)
         named["failures"] = [crash._asdict() for crash in self.crashes[:KEPT_CRASHES]]
         named["memory_growth_bytes"] = named.pop("growth")
-        return json.dumps(named)
+        return named
 
 
 def resident() -> int:
@@ -59,9 +58,12 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * PAGE
 
 
-def hunt(frames: int, seed: int, tell: Callable[[int], None] | None = None) -> Figures:
+def hunt(
+    frames: int, seed: int, tell: Callable[[int], None] | None = None,
+    table: list[Decoder] | None = None,
+) -> Figures:  # fmt: skip
     """Throw *frames* spoilt messages at the decoders, by chance and the same for a *seed*."""
-    random, table = Random(seed), decoders()
+    random, table = Random(seed), table or decoders()
     mutator = Mutator(random)
     shares = [decoder.share for decoder in table]
     thrown: Counter[str] = Counter()

@@ -104,7 +104,7 @@ def settings() -> list[Frames]:
     """Configurations, as MessagePack."""
     return [
         [encode({"stage": "a", "role": "peer", "sender": "tcp://127.0.0.1:5", "pool_bytes": "64MiB"})],
-        [encode({"stage": "a", "role": "sender", "timeouts": {"ttl_s": 5.0}, "alignment": 4096,
+        [encode({"stage": "a", "role": "sender", "timeouts": {"ttl_s": 500.0}, "alignment": 4096,
                  "compression": {"b": "zstd"}, "senders": {"x": "ipc:///tmp/s"}, "host": "auto"})],
     ]  # fmt: skip
 
