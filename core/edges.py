@@ -25,6 +25,7 @@ from stagelink.core.messages import (
 from stagelink.core.pool import SEND
 from stagelink.core.reader import Reader
 from stagelink.core.values import RegionRef, new
+from stagelink.core.violations import Violation, Violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,11 +41,13 @@ if TYPE_CHECKING:
 class Edges:
     """Ledgers by stage, and readers by instance and by stage.
 
-    ``inline`` counts the published bytes that travel inside their announcement.
+    ``inline`` counts the published bytes that travel inside their announcement; ``newest`` is the
+    generation put last.
     """
 
     __slots__ = (
-        "_grant", "_pool", "_share", "_timers", "inline", "ledgers", "readers", "stages",
+        "_grant", "_pool", "_share", "_timers", "inline", "ledgers", "newest", "readers", "stages",
+        "violations",
     )  # fmt: skip
 
     def __init__(
@@ -56,9 +59,11 @@ class Edges:
         self._timers = timers
         self._grant = grant
         self.inline = 0
+        self.newest = 0
         self.ledgers: dict[str, Ledger] = {}
         self.readers: dict[Instance, Reader] = {}
         self.stages: dict[str, list[Reader]] = {}
+        self.violations = Violations()
 
     def ledger(self, reader: Reader) -> Ledger:
         """The log that *reader* follows."""
@@ -70,6 +75,13 @@ class Edges:
         if ledger is None:
             ledger = self.ledgers[stage] = Ledger()
         return ledger
+
+    def is_foreign(self, reader: Reader, generation: int) -> bool:
+        """Whether *generation* was never put, or is live in the log of another stage."""
+        if not 0 < generation <= self.newest:
+            return True
+        ours = reader.identity.stage
+        return any(generation in led.entries for to, led in self.ledgers.items() if to != ours)
 
     def know(self, reader: Reader) -> Reader:
         """Count *reader* among those of its stage."""
@@ -226,15 +238,23 @@ class Edges:
             self.ledger(reader).vacate(generation, name)
 
     def trim(self, to: str) -> None:
-        """Forget what every reader of that stage knows."""
+        """Forget what every reader of that stage knows, and the stage if there never was any."""
         ledger = self.ledger_of(to)
         readers = self.stages.get(to, ())
+        if not readers and not ledger.head:
+            del self.ledgers[to]
+            self.stages.pop(to, None)
+            return
         ledger.trim(min((r.feed.acknowledged for r in readers), default=ledger.head))
 
     def _consumed(self, reader: Reader, generation: int, out: list[Action]) -> bool:
         """Count the reader, and end its leases; whether the entry leaves, which is yet to tell."""
         ledger, stage = self.ledger(reader), reader.identity.stage
-        if generation not in ledger.entries:
+        entry = ledger.entries.get(generation)
+        if entry is None:
+            return False
+        if isinstance(entry.readers, tuple) and reader.name not in entry.readers:
+            self.violations[Violation.CONSUMED] += 1
             return False
         leaves = ledger.count(generation, reader.name)
         if leaves:
@@ -255,11 +275,11 @@ class Edges:
     def _recalled(self, reader: Reader, out: list[Action]) -> None:
         """Offers of leaving entries end once their Gone is known and no view is left."""
         entries, known = self.ledger(reader).entries, reader.feed.acknowledged
+        held = frozenset(reader.report.held)
         over = [
             generation
             for generation in reader.leases.offers
-            if 0 < entries[generation].gone_number <= known
-            and generation not in reader.report.held
+            if 0 < entries[generation].gone_number <= known and generation not in held
         ]
         for generation in over:
             reader.leases.end_offer(generation)

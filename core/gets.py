@@ -36,6 +36,7 @@ from stagelink.core.shelf import Shelf
 from stagelink.core.source import FLUSH_BYTES, FLUSH_CHANGES
 from stagelink.core.streams import MARK
 from stagelink.core.values import RegionRef, new
+from stagelink.core.violations import Violation, Violations
 from stagelink.core.waits import Waits
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Gets:
 
     __slots__ = (
         "_grant", "_pool", "_timers", "ack_delay_s", "debts", "fetches", "now_s", "shelf",
-        "sources", "waits",
+        "sources", "violations", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +74,7 @@ class Gets:
         self.sources: dict[str, Source] = {}
         self.waits = Waits(timers)
         self.shelf = Shelf()
+        self.violations = Violations()
 
     def is_young(self, source: Source) -> bool:
         """Whether *source* was dialled for the first time only a moment ago."""
@@ -305,6 +307,7 @@ class Gets:
 
     def violated(self, fetch: Fetch, detail: str, out: list[Action]) -> None:
         """The answer does not fit what was asked; it ends the transfer id all the same."""
+        self.violations[Violation.ANSWER] += 1
         self.fail(fetch, Reason.PROTOCOL.value, detail, out)
 
     def consumed(self, source: Source, fetch: Fetch, out: list[Action]) -> None:

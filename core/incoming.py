@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from stagelink.core.shelf import Shelf
     from stagelink.core.timers import Timers
     from stagelink.core.values import Link
+    from stagelink.core.violations import Violations
     from stagelink.core.waits import Waits
 
 
@@ -101,6 +102,11 @@ class Incoming:
     def shelf(self) -> Shelf:
         """Deliveries that reached no caller."""
         return self._gets.shelf
+
+    @property
+    def violations(self) -> Violations:
+        """What senders said that they may not."""
+        return self._gets.violations
 
     # --- calls ---------------------------------------------------------------------------
 

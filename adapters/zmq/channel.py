@@ -97,8 +97,7 @@ class ZmqChannel:
         max_links: int = 4096,
         keyring: Keyring | None = None,
     ) -> None:
-        self.dropped = 0
-        self._closed = True
+        self.dropped, self._closed = 0, True
         self._url, self._shown = where_to_bind(
             host, port, ipc, advertise, allow_wildcard=allow_wildcard
         )

@@ -2,8 +2,8 @@
 
 ZeroMQ has them closed by ``exec`` only. In a child that lives on without one, as those of
 multiprocessing may, they would keep its parent's connections up and its port taken when the parent
-has died, until heart-beats fail. ZeroMQ tells nobody its descriptors; an address at either end tells
-them from those of others.
+has died, until heart-beats fail. ZeroMQ tells nobody its descriptors; an address at either end
+tells them from those of others.
 """
 
 from __future__ import annotations

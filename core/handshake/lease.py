@@ -86,6 +86,16 @@ class Leases:
             for ended in self.ended.values()
         )
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is leased, and no answer on record."""
+        return not (self.offers or self.transfers or self.ended)
+
+    def slots(self) -> set[int]:
+        """Every generation for which :meth:`holds_slot` says yes."""
+        done = {e.generation for e in self.ended.values() if isinstance(e.answer, Done)}
+        return {*self.offers, *(lease.generation for lease in self.transfers.values()), *done}
+
     def end(self, transfer: int, answer: Done | Refused) -> Lease | None:
         """End a transfer with *answer* on record; return its lease, or None if it had none."""
         lease = self.transfers.pop(transfer, None)

@@ -160,9 +160,7 @@ def _hand_off(dice: Random, key: str, struck: set[str]) -> HandOff:
     )  # fmt: skip
 
 
-def _abort(
-    dice: Random, sender: str, getters: tuple[str, ...], chunks: int
-) -> tuple[str, str]:
+def _abort(dice: Random, sender: str, getters: tuple[str, ...], chunks: int) -> tuple[str, str]:
     """What ends a hand-off early, and who does it."""
     if dice.random() >= 0.3:
         return "", ""

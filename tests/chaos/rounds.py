@@ -134,7 +134,9 @@ class Round:
 
     def take_back(self) -> None:
         """What the hub has put and nobody took."""
-        keys, streams = ([key for kind, key in self._put if kind == one] for one in ("put", "write"))
+        keys, streams = (
+            [key for kind, key in self._put if kind == one] for one in ("put", "write")
+        )
         self._lane.survivors["hub"].ask("clear", keys=keys, streams=streams)
         self._put.clear()
 

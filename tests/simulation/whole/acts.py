@@ -224,7 +224,9 @@ class Act:
             with self.connector.stream(key, source=source, **terms) as reader:
                 for payload in reader:
                     value = payload.value
-                    chunks.append(self.books.delivered(self.node, self.process.name, source, key, value))
+                    chunks.append(
+                        self.books.delivered(self.node, self.process.name, source, key, value)
+                    )
                     self._in_order(chunks)
                     self._pause(0.05)
                     same(self.node, chunks[-1], value["data"], "sees change in a stream what")
@@ -261,7 +263,11 @@ class Act:
         value = payload.value
         if not isinstance(value, dict):
             value = {"n": int.from_bytes(bytes(value[:4]), "big"), "data": value}
-        put, data, node = self.books.delivered(self.node, self.process.name, source, key, value), value["data"], self.node
+        put, data, node = (
+            self.books.delivered(self.node, self.process.name, source, key, value),
+            value["data"],
+            self.node,
+        )
         if put.generation not in {0, payload.generation}:
             msg = f"{node.name} was given {put} as generation {payload.generation}"
             raise Violation(msg)

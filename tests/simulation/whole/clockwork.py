@@ -240,4 +240,3 @@ class Clockwork:
         while True:
             self.block(None)
             self.hub.advance(self.now_s)
-

@@ -134,7 +134,9 @@ class Poisoner(Allocator):
         for plane in world.hub.planes.values():
             for job in getattr(plane, "_pending", ()):
                 ends = (job.source, job.target)
-                if any(at < address + size and address < at + job.order.source.size for at in ends):
+                if any(
+                    at < address + size and address < at + job.order.source.size for at in ends
+                ):
                     msg = f"[{offset}, +{size}) is freed under the write {job.order}"
                     raise Violation(msg)
         memory[offset : offset + size] = bytes([FREED]) * size

@@ -110,7 +110,9 @@ class Story:
         """Part two ends of a connection; they meet again at once or a little later."""
         world, hub = self._world, self._world.hub
         with hub.lock:
-            ends = [e for dialled in hub.dialled.values() for e in dialled if e.channel is node.channel]
+            ends = [
+                e for dialled in hub.dialled.values() for e in dialled if e.channel is node.channel
+            ]
             if not ends:
                 return
             end = chance.choice(ends)

@@ -34,12 +34,16 @@ ACTS = 14
 LONGEST_S = 3600.0
 MOST = 300
 _BYTES = re.compile(r"b'(?:[^'\\]|\\.){20,}'")
-_NOISE = re.compile(r", (host=HostCard|planes=|report=Report)\(.*|, (instance|body|error|detail)=b?''")
+_NOISE = re.compile(
+    r", (host=HostCard|planes=|report=Report)\(.*|, (instance|body|error|detail)=b?''"
+)
 
 
 def shown(moment_s: float, who: str, what: object) -> str:
     """A line of the trace: of messages what is said, of bytes how many."""
-    text = _BYTES.sub(lambda found: f"<{len(found[0])}>", what if isinstance(what, str) else repr(what))
+    text = _BYTES.sub(
+        lambda found: f"<{len(found[0])}>", what if isinstance(what, str) else repr(what)
+    )
     text = _NOISE.sub("", text)
     return f"  {moment_s - 1000:9.4f} {who}: {text[:MOST]}"
 
