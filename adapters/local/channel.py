@@ -1,9 +1,9 @@
 """A control channel that takes a Unix socket wherever both ends are processes of one host.
 
 A message of ZeroMQ wakes three threads: its own of either side, and the reader. Through a Unix
-socket it wakes the reader, and takes half the time (``python benchmarks/channels.py``). The channel
-underneath finds peers, tells when they are there and dials again; as soon as it says that a
-peer is up, the shortcut is tried, and where it works it replaces that connection.
+socket it wakes the reader, and takes half the time (``python benchmarks/channels.py``). The
+channel underneath finds peers, tells when they are there and dials again; as soon as it says that
+a peer is up, the shortcut is tried, and where it works it replaces that connection.
 """
 
 from __future__ import annotations

@@ -18,8 +18,9 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import stagelink
 from tests.chaos.remains import census, remains
+
+import stagelink
 
 if TYPE_CHECKING:
     import socket

@@ -68,6 +68,8 @@ def _tour(
             faults = play(lane, plan, part)
             growth.after(bool(faults))
             done(plan, part, faults)
+            if faults and mistake:
+                return  # it is found
         part = Tally()
         faults = last_look(lane) + growth.faults(part)
         part.failures = len(faults)

@@ -72,6 +72,10 @@ class Lane:
         """What lies in our directory for shared memory."""
         return sorted(os.listdir(self._directory))
 
+    def is_well(self, role: str, now: dict[str, Any]) -> bool:
+        """Whether *role* has no more than before anybody died."""
+        return not self.excess(role, now)
+
     def excess(self, role: str, now: dict[str, Any]) -> list[str]:
         """What *role* has now that it had not before anybody died."""
         base = self.base[role]

@@ -107,4 +107,6 @@ def _attributes(thing: object) -> list[tuple[str, Any]]:
     names = set(getattr(thing, "__dict__", ()))
     for kind in type(thing).__mro__:
         names.update(getattr(kind, "__slots__", ()))
-    return [(name, getattr(thing, name)) for name in names - {"__weakref__"} if hasattr(thing, name)]
+    return [
+        (name, getattr(thing, name)) for name in names - {"__weakref__"} if hasattr(thing, name)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,9 @@ class Round:
 
     def take_back(self) -> None:
         """What the hub has put and nobody took."""
-        keys, streams = ([key for kind, key in self._put if kind == one] for one in ("put", "write"))
+        keys, streams = (
+            [key for kind, key in self._put if kind == one] for one in ("put", "write")
+        )
         self._lane.survivors["hub"].ask("clear", keys=keys, streams=streams)
         self._put.clear()
 
@@ -275,7 +278,7 @@ class Round:
         went_on_s = self._lane.survivors[part.role].went_on_s
         notice_s = said["ended_s"] - max(dead.ended_s, went_on_s, said["begun_s"])
         where = f"{part.role}: {part.name}: {said['came']} {said['detail']}"
-        if notice_s < 0 and "peer_gone" in said["detail"] and said["ended_s"] < dead.ended_s:
+        if said["ended_s"] < dead.ended_s:
             self.faults.append(f"told of a death before it happened: {where}")
         if notice_s > NOTICE_S:
             self.faults.append(f"heard of the death only after {notice_s:.3f} s: {where}")
@@ -287,7 +290,7 @@ class Round:
         self.take_back()
         until_s = max(time.monotonic(), known_s) + WHOLE_S
         for role, process in self._lane.survivors.items():
-            now = settle(process, lambda now, role=role: not self._lane.excess(role, now), until_s)
+            now = settle(process, partial(self._lane.is_well, role), until_s)
             excess = self._lane.excess(role, now)
             if excess:
                 self.faults.append(f"{role} still has {', '.join(excess)}: {now['detail']}")

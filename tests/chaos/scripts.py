@@ -74,8 +74,9 @@ class Part(NamedTuple):
     def limit_s(self) -> float:
         """How long it may take."""
         waits: float = self.task.get("timeout_s", PUT_S)
-        each = 1 + self.task.get("chunks", 0)
-        return each * (waits + (self.task.get("hold_ms", 0) + self.task.get("pause_ms", 0)) / 1e3)
+        each: int = 1 + self.task.get("chunks", 0)
+        looks_ms: float = self.task.get("hold_ms", 0.0) + self.task.get("pause_ms", 0.0)
+        return each * (waits + looks_ms / 1e3)
 
 
 def traffic(plan: Plan) -> list[Part]:
