@@ -100,13 +100,11 @@ class Round:
         start_s = self._start(parts, players)
         self._strike(start_s)
         self._finish([part for part in parts if part not in watched], players)
-        met = plan.meets
         if self._mortals["mortal"].alive:
             self.perform(meeting(plan.number, "after", self.cast_of()))
             watched += self._watch_again(watched)
-            met = met or len(watched) > len(SURVIVORS)
         self.part()
-        known_s = self._notice(watched, met)
+        known_s = self._notice(watched)
         self._look_at_survivors(known_s)
 
     def cast(self, *roles: str) -> None:
@@ -253,8 +251,12 @@ class Round:
 
     # --- looking -------------------------------------------------------------------------
 
-    def _notice(self, watched: list[Part], met: bool) -> float:
-        """Wait for the vigils' ends; when the last of all deaths was known."""
+    def _notice(self, watched: list[Part]) -> float:
+        """Wait for the vigils' ends; when the last of all deaths was known.
+
+        Who had not met the sender before its first vigil may just as well be told of its
+        predecessor's end, or that it cannot be reached.
+        """
         ends = [one for one in (*self._past, *self._mortals.values()) if one.role == "mortal"]
         known_s = max(one.ended_s for one in (*self._past, *self._mortals.values()))
         for part in watched:
@@ -269,7 +271,7 @@ class Round:
                 self.faults.append(fault)
                 continue
             known_s = max(known_s, said["ended_s"])
-            if met:
+            if self._plan.meets or not part.name.startswith("vigil first"):
                 self._took(part, said, last)
         return known_s
 
