@@ -57,10 +57,10 @@ def until(channel: ZmqChannel, kind: type, link: str = "") -> str:
     end_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < end_s:
         arrival = channel.receive()
-        if isinstance(arrival, kind) and link in {"", arrival.link}:
-            return arrival.link
         if arrival is None:
             time.sleep(0.002)
+        elif isinstance(arrival, kind) and link in {"", arrival.link}:
+            return arrival.link
     pytest.fail(f"no {kind.__name__} came")
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.lanes import Lane
@@ -32,7 +32,7 @@ def hunt(plans: Sequence[Plan], troupes: int, show: Show, mistake: str = "") -> 
     *show* is told, after each round, how many of how many are over, its plan and its faults.
     """
     start_s = time.monotonic()
-    total, lock = Tally(), Lock()
+    total, lock, halt = Tally(), Lock(), Event()
 
     def done(plan: Plan | None, part: Tally, faults: list[str]) -> None:
         with lock:
@@ -40,9 +40,12 @@ def hunt(plans: Sequence[Plan], troupes: int, show: Show, mistake: str = "") -> 
             show(total.rounds, len(plans), plan, faults)
 
     with ThreadPoolExecutor(troupes) as pool:
-        shares = share(plans, troupes)
-        for each in [pool.submit(_tour, share, done, mistake) for share in shares]:
-            each.result()
+        tours = [pool.submit(_tour, one, done, halt, mistake) for one in share(plans, troupes)]
+        try:
+            for tour in as_completed(tours):
+                tour.result()
+        finally:
+            halt.set()  # interrupted, or broken: the others end with their present round
     total.seconds = time.monotonic() - start_s
     return total
 
@@ -58,8 +61,9 @@ def share(plans: Iterable[Plan], troupes: int) -> list[list[Plan]]:
 
 
 def _tour(
-    plans: list[Plan], done: Callable[[Plan | None, Tally, list[str]], None], mistake: str
-) -> None:
+    plans: list[Plan], done: Callable[[Plan | None, Tally, list[str]], None], halt: Event,
+    mistake: str,
+) -> None:  # fmt: skip
     lane = Lane(plans[0].lane, mistake)
     growth = Growth(lane)
     try:
@@ -68,8 +72,8 @@ def _tour(
             faults = play(lane, plan, part)
             growth.after(bool(faults))
             done(plan, part, faults)
-            if faults and mistake:
-                return  # it is found
+            if halt.is_set() or (faults and mistake):
+                return  # a mistake is found once
         part = Tally()
         faults = last_look(lane) + growth.faults(part)
         part.failures = len(faults)

@@ -7,7 +7,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from tests.chaos.plan import AGAIN, SURVIVORS, Plan
+from tests.chaos.plan import AGAIN, Plan
 from tests.chaos.processes import WHOLE_S, settle
 from tests.chaos.scripts import VIGIL_S, meeting, traffic, vigil
 from tests.chaos.tally import Tally
