@@ -282,7 +282,7 @@ class Round:
         where = f"{part.role}: {part.name}: {said['came']} {said['detail']}"
         if said["ended_s"] < dead.ended_s:
             self.faults.append(f"told of a death before it happened: {where}")
-        if notice_s > NOTICE_S:
+        if notice_s - said["starved_s"] > NOTICE_S:
             self.faults.append(f"heard of the death only after {notice_s:.3f} s: {where}")
         if dead.killed_s:
             self._tally.slowest_notice_ms = max(self._tally.slowest_notice_ms, notice_s * 1e3)
