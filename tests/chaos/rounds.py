@@ -29,6 +29,7 @@ Act = tuple[float, "Callable[[], None]"]
 
 def play(lane: Lane, plan: Plan, tally: Tally) -> list[str]:
     """Live through *plan*; what was wrong. After a failure the next round has new survivors."""
+    lane.open()
     played = Round(lane, plan, tally)
     try:
         if not lane.base:
@@ -43,7 +44,6 @@ def play(lane: Lane, plan: Plan, tally: Tally) -> list[str]:
         tally.failures += 1
         tally.failed.append(plan.number)
         lane.close()
-        lane.open()
     return played.faults
 
 
@@ -68,6 +68,8 @@ def warm_up(lane: Lane, tally: Tally) -> None:
 
 def last_look(lane: Lane) -> list[str]:
     """After the last round: whoever opens next finds nothing of the dead."""
+    if not lane.survivors:
+        return []
     last = Round(lane, Plan(0, lane.name, True, (), (), "kill"), Tally())
     try:
         last.cast()

@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.hunt import hunt, share
 from tests.chaos.plan import LANES, MORTALS, STRIKES, Plan, draw
 
-ROUNDS = range(1, 29)
+ROUNDS = range(1, 25)
 
 
 def heard(said: list[str], done: int, of: int, plan: Plan | None, faults: list[str]) -> None:
