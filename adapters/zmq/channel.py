@@ -111,6 +111,7 @@ class ZmqChannel:
         self._ready: deque[Arrival] = deque()
         self._hot: deque[Source] = deque()
         self._dialled: dict[Link, Dialled] = {}
+        self._ever_dialled: set[str] = set()
         self._listener: Listener | None = None
         self._on_wake: dict[int, Callable[[], None]] = {}
         self._context: Context = zmq.Context(1)
@@ -187,6 +188,7 @@ class ZmqChannel:
                 broken=self._redialler.later, ipv6=ipv6, keyring=self._keyring,
             )  # fmt: skip
         self._dialled[address] = dialled
+        self._ever_dialled.add(address)
         self._watch(dialled)
 
     def hang_up(self, link: Link) -> None:
@@ -275,10 +277,11 @@ class ZmqChannel:
     def let_go(self) -> None:
         """Close our copies of the connections, as a forked child does.
 
-        Else its parent's death would not be heard, nor its port be free, while it lives.
+        Else its parent's death would not be heard, nor its port be free, while it lives. ZeroMQ
+        ends a connection some time after it was hung up, so those count too.
         """
-        if not self._closed and (self._dialled or self._listener is not None):
-            close_copies(self._listener.bound if self._listener else "", self._dialled)
+        if not self._closed:
+            close_copies(self._listener.bound if self._listener else "", self._ever_dialled)
 
     def __enter__(self) -> ZmqChannel:  # noqa: PYI034 - typing has no Self in 3.10
         """The channel itself; leaving closes it."""

@@ -1,9 +1,9 @@
 """What a forked child does about a channel's connections: it closes its copies of them.
 
 ZeroMQ has them closed by ``exec`` only. In a child that lives on without one, as those of
-multiprocessing may, they would keep its parent's connections up and its port taken when the parent
-has died, until heart-beats fail. ZeroMQ tells nobody its descriptors; an address at either end
-tells them from those of others.
+multiprocessing may, they would keep its parent's connections up and its port taken when the
+parent has died, until heart-beats fail. ZeroMQ tells nobody its descriptors; an address at either
+end tells them from those of others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weakref import WeakSet
 from stagelink.adapters.zmq.address import bare, is_wildcard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
 DESCRIPTORS = "/proc/self/fd"
 
@@ -41,11 +41,13 @@ def let_go_in_children(held: Held) -> None:
     _HELD.add(held)
 
 
-def close_copies(bound: str, dialled: Iterable[str]) -> None:
+def close_copies(bound: str, dialled: Collection[str]) -> None:
     """Close every socket of this process that is at *bound*, or speaks with one of *dialled*.
 
     Names of other hosts are not looked up here: their connections stay until heart-beats fail.
     """
+    if not bound and not dialled:
+        return
     try:
         numbers = [int(name) for name in os.listdir(DESCRIPTORS)]
     except OSError:

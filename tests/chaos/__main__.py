@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.chaos.hunt import hunt
+from tests.chaos.mistakes import MISTAKES
 from tests.chaos.plan import LANES, draw
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="one round, with its plan")
     parser.add_argument("--lane", choices=LANES, action="append", help="only on these")
     parser.add_argument("--troupes", type=int, default=8, help="how many play at a time")
-    parser.add_argument("--mistake", default="", help="see tests/chaos/mistakes.py")
+    parser.add_argument("--mistake", choices=MISTAKES, default="", help="make one on purpose")
     parser.add_argument("--json", action="store_true")
     told = parser.parse_args()
     lanes = tuple(told.lane or LANES)

@@ -18,8 +18,9 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import stagelink
 from tests.chaos.remains import census, remains
+
+import stagelink
 
 if TYPE_CHECKING:
     import socket
@@ -118,7 +119,7 @@ class Actor:
 
     def _perform(self, task: dict[str, Any], start_s: float) -> None:
         time.sleep(max(0.0, start_s + task["at_ms"] / 1e3 - time.monotonic()))
-        begun_s = time.monotonic()
+        begun_s, starved_s = time.monotonic(), starved()
         try:
             came = TASKS[task["kind"]](self._connector, task)
         except stagelink.StagelinkError as error:
@@ -127,11 +128,16 @@ class Actor:
         except Exception:
             came = "crash"
             task["detail"] = traceback.format_exc()
-        ended_s = time.monotonic()
-        detail = task.get("detail", "")
         self._say(
-            task=task["id"], came=came, begun_s=begun_s, ended_s=ended_s, detail=detail[:2000]
-        )
+            task=task["id"], came=came, begun_s=begun_s, ended_s=time.monotonic(),
+            starved_s=starved() - starved_s, detail=task.get("detail", "")[:2000],
+        )  # fmt: skip
+
+
+def starved() -> float:
+    """Seconds that this thread could have run and was not let: what a busy machine costs."""
+    with open("/proc/thread-self/schedstat", encoding="ascii") as figures:
+        return int(figures.read().split()[1]) / 1e9
 
 
 def put(connector: Connector, task: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ def serve(control: socket.socket) -> None:
         if "reap" in message:
             _, status = os.waitpid(message["reap"], 0)
             children.discard(message["reap"])
-            control.send(str(status).encode())
+            _answer(control, status)
             continue
         pid = os.fork()
         if pid == 0:
@@ -89,10 +89,15 @@ def serve(control: socket.socket) -> None:
             act(socket.socket(fileno=descriptors[0]), message)
         os.close(descriptors[0])
         children.add(pid)
-        control.send(str(pid).encode())
+        _answer(control, pid)
     for pid in children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _answer(control: socket.socket, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the hunt was ended: the next read says so
+        control.send(str(number).encode())
 
 
 def main() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.lanes import Lane
 from tests.chaos.rounds import last_look, play
 from tests.chaos.tally import Tally
+
+from stagelink.core.receivers import FENCED_PEERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,13 +28,17 @@ MOST_ENTRIES = 96
 """That a table may have more than before: beyond what any of them holds of a single round."""
 
 
+BOUNDED = {"receivers.floors": FENCED_PEERS}
+"""What is meant to be remembered of those who have gone, by the end of its path."""
+
+
 def hunt(plans: Sequence[Plan], troupes: int, show: Show, mistake: str = "") -> Tally:
     """Play *plans* by so many *troupes* at a time, each on one lane and in order.
 
     *show* is told, after each round, how many of how many are over, its plan and its faults.
     """
     start_s = time.monotonic()
-    total, lock = Tally(), Lock()
+    total, lock, halt = Tally(), Lock(), Event()
 
     def done(plan: Plan | None, part: Tally, faults: list[str]) -> None:
         with lock:
@@ -40,9 +46,12 @@ def hunt(plans: Sequence[Plan], troupes: int, show: Show, mistake: str = "") -> 
             show(total.rounds, len(plans), plan, faults)
 
     with ThreadPoolExecutor(troupes) as pool:
-        shares = share(plans, troupes)
-        for each in [pool.submit(_tour, share, done, mistake) for share in shares]:
-            each.result()
+        tours = [pool.submit(_tour, one, done, halt, mistake) for one in share(plans, troupes)]
+        try:
+            for tour in as_completed(tours):
+                tour.result()
+        finally:
+            halt.set()  # interrupted, or broken: the others end with their present round
     total.seconds = time.monotonic() - start_s
     return total
 
@@ -58,8 +67,9 @@ def share(plans: Iterable[Plan], troupes: int) -> list[list[Plan]]:
 
 
 def _tour(
-    plans: list[Plan], done: Callable[[Plan | None, Tally, list[str]], None], mistake: str
-) -> None:
+    plans: list[Plan], done: Callable[[Plan | None, Tally, list[str]], None], halt: Event,
+    mistake: str,
+) -> None:  # fmt: skip
     lane = Lane(plans[0].lane, mistake)
     growth = Growth(lane)
     try:
@@ -68,6 +78,8 @@ def _tour(
             faults = play(lane, plan, part)
             growth.after(bool(faults))
             done(plan, part, faults)
+            if halt.is_set() or (faults and mistake):
+                return  # a mistake is found once
         part = Tally()
         faults = last_look(lane) + growth.faults(part)
         part.failures = len(faults)
@@ -103,6 +115,11 @@ class Growth:
                 found.append(f"{role} on {self._lane.name} has grown by {more} KiB")
             for path, count in now["census"].items():
                 before = first["census"].get(path, 0)
-                if count > before + MOST_ENTRIES:
+                if count > max(before + MOST_ENTRIES, bound_of(path)):
                     found.append(f"{role} on {self._lane.name}: {path} from {before} to {count}")
         return found
+
+
+def bound_of(path: str) -> int:
+    """How many entries the table at *path* may have whatever it had before."""
+    return max((most for end, most in BOUNDED.items() if path.endswith(end)), default=0)

@@ -25,8 +25,10 @@ while nobody listens there, may come to be connected to itself."""
 class Lane:
     """A fork server, two survivors of many rounds, and the mortals of the present one.
 
+    It is opened when it is first played on, and anew after a round that failed.
+
     Attributes:
-        survivors: by role.
+        survivors: by role; none while it is closed.
         base: what they had, by role, when they had met and lost a first pair of mortals.
     """
 
@@ -34,22 +36,27 @@ class Lane:
         self.name = name
         self._mistake = mistake
         self.base: dict[str, dict[str, Any]] = {}
-        self.open()
+        self.survivors: dict[str, Process] = {}
 
     def open(self) -> None:
-        """Start what lives long."""
+        """Start what lives long, unless it is there."""
+        if self.survivors:
+            return
         self._directory = tempfile.mkdtemp(dir="/dev/shm", prefix="chaos-")
         self._server = ForkServer(self._mistake)
         self._port = free_port()
         self.survivors = {role: self._process(role) for role in SURVIVORS}
         for process in self.survivors.values():
             process.ready()
-        self.base.clear()
 
     def close(self) -> None:
         """End everything."""
+        if not self.survivors:
+            return
         for process in self.survivors.values():
             process.end()
+        self.survivors.clear()
+        self.base.clear()
         self._server.close()
         shutil.rmtree(self._directory)
 
@@ -71,6 +78,10 @@ class Lane:
     def names(self) -> list[str]:
         """What lies in our directory for shared memory."""
         return sorted(os.listdir(self._directory))
+
+    def is_well(self, role: str, now: dict[str, Any]) -> bool:
+        """Whether *role* has no more than before anybody died."""
+        return not self.excess(role, now)
 
     def excess(self, role: str, now: dict[str, Any]) -> list[str]:
         """What *role* has now that it had not before anybody died."""

@@ -6,6 +6,7 @@ too. ``mortal`` and ``second`` are struck: stage ``mortal``, replicas 0 and 1, t
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any, NamedTuple
 
@@ -99,10 +100,11 @@ class Plan(NamedTuple):
     def __str__(self) -> str:
         """One line for each thing that happens."""
         head = f"round {self.number} on {self.lane!r}, meets={self.meets}, end={self.end}"
-        return "\n".join([head, *map(_line, (*self.strikes, *self.hand_offs))])
+        strikes = [_line(one) for one in self.strikes]
+        return "\n".join([head, *strikes, *[_line(one) for one in self.hand_offs]])
 
 
-def _line(thing: NamedTuple) -> str:
+def _line(thing: Strike | HandOff) -> str:
     shown = (f"{name}={value!r}" for name, value in thing._asdict().items() if value)
     return f"  {type(thing).__name__}: {' '.join(shown)}"
 
@@ -116,8 +118,9 @@ def draw(number: int, lanes: tuple[str, ...] = tuple(LANES)) -> Plan:
     hand_offs = tuple(_hand_off(dice, f"{number}.{nth}", struck) for nth in range(count))
     meets = dice.random() < 0.85
     return Plan(
-        number, lanes[number % len(lanes)], meets, hand_offs if meets else _unsure(hand_offs),
-        strikes, dice.choice(("kill", "kill", "close")),
+        number, lanes[number % len(lanes)], meets,
+        hand_offs if meets and _fit(hand_offs) else _unsure(hand_offs), strikes,
+        dice.choice(("kill", "kill", "close")),
     )  # fmt: skip
 
 
@@ -127,9 +130,7 @@ def _strikes(dice: Random) -> tuple[Strike, ...]:
         return ()
     whom = dice.choices(MORTALS, (3, 1))[0]
     strikes = [Strike(_moment(dice), what, whom, _pause(dice))]
-    if what == "stop" and dice.random() < 0.4:
-        strikes.append(Strike(_moment(dice), "stop", dice.choice(SURVIVORS), _pause(dice)))
-    elif dice.random() < 0.15:
+    if dice.random() < (0.4 if what == "stop" else 0.15):
         strikes.append(Strike(_moment(dice), "stop", dice.choice(SURVIVORS), _pause(dice)))
     if dice.random() < 0.2:
         other = MORTALS[whom == MORTALS[0]]
@@ -172,8 +173,16 @@ def _abort(dice: Random, sender: str, getters: tuple[str, ...], chunks: int) -> 
 
 
 def _unsure(hand_offs: tuple[HandOff, ...]) -> tuple[HandOff, ...]:
-    """Of roles that may not even find each other in time."""
+    """Of roles that may not even find each other, or room, in time."""
     return tuple(one._replace(sure=False, timeout_s=min(one.timeout_s, 0.8)) for one in hand_offs)
+
+
+def _fit(hand_offs: tuple[HandOff, ...]) -> bool:
+    """Whether there is room for everything, even if nobody takes any of it."""
+    loads = Counter[str]()
+    for one in hand_offs:
+        loads[one.sender] += one.size * max(1, one.chunks)
+    return max(loads.values()) <= POOL // 2
 
 
 def _moment(dice: Random) -> float:
@@ -186,6 +195,6 @@ def _pause(dice: Random) -> float:
 
 
 def _size(dice: Random, chunks: int) -> int:
-    small, medium, large = (1, 60 << 10), (100 << 10, 1 << 20), (2 << 20, 3 << 20)
-    weights = (3, 5, 0 if chunks else 2)
-    return dice.randint(*dice.choices((small, medium, large), weights)[0])
+    sizes = (1, 60 << 10), (100 << 10, 1 << 20), (2 << 20, 3 << 20), (5 << 20, 7 << 20)
+    weights = (6, 9, 0, 0) if chunks else (6, 9, 4, 1)
+    return dice.randint(*dice.choices(sizes, weights)[0])
