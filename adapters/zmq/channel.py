@@ -24,6 +24,7 @@ from stagelink.adapters.zmq.address import (
     where_to_bind,
 )  # fmt: skip
 from stagelink.adapters.zmq.dialled import Dialled
+from stagelink.adapters.zmq.forked import close_copies, let_go_in_children
 from stagelink.adapters.zmq.listener import Listener
 from stagelink.adapters.zmq.redial import Redialler
 from stagelink.adapters.zmq.sockets import LAST_WORDS_MS, Limits, descriptor_of, translating_errors
@@ -96,8 +97,7 @@ class ZmqChannel:
         max_links: int = 4096,
         keyring: Keyring | None = None,
     ) -> None:
-        self.dropped = 0
-        self._closed = True
+        self.dropped, self._closed = 0, True
         self._url, self._shown = where_to_bind(
             host, port, ipc, advertise, allow_wildcard=allow_wildcard
         )
@@ -120,6 +120,7 @@ class ZmqChannel:
         self._redialler = Redialler(reconnect_max_s, self._hear)
         self._register(self._redialler.timer.fileno(), self._redialler.redial)
         self._closed = False
+        let_go_in_children(self)
         if bind:
             try:
                 self.bind()
@@ -270,6 +271,14 @@ class ZmqChannel:
         self._hot.clear()
         self._epoll.close()
         self._context.destroy(linger=LAST_WORDS_MS)
+
+    def let_go(self) -> None:
+        """Close our copies of the connections, as a forked child does.
+
+        Else its parent's death would not be heard, nor its port be free, while it lives.
+        """
+        if not self._closed and (self._dialled or self._listener is not None):
+            close_copies(self._listener.bound if self._listener else "", self._dialled)
 
     def __enter__(self) -> ZmqChannel:  # noqa: PYI034 - typing has no Self in 3.10
         """The channel itself; leaving closes it."""

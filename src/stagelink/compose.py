@@ -154,6 +154,7 @@ def _endpoint(
         session_base=int.from_bytes(instance[:5], "big") << 16,
         can_fence=can_fence,
         codecs=codecs,
+        peer_share=config.peer_share,
     )
     pool = Pool(
         config.pool_bytes, config.alignment, config.send_share, config.receive_share, REGION

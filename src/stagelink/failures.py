@@ -61,6 +61,10 @@ _MEANING: dict[Reason, tuple[type[StagelinkError], str, str]] = {
         PeerError, "the sender refuses this connector",
         "compare stage names, backends, keys and versions of both sides",
     ),
+    Reason.QUARANTINED: (
+        PeerError, "the sender is silent and keeps its share of this pool",
+        "end or restart that process; until then use another sender, or raise pool_bytes",
+    ),
     Reason.DUPLICATE: (
         DuplicateKeyError, "this key is live on this edge already",
         "use a fresh key, withdraw the old one, or set on_duplicate='replace'",

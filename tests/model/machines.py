@@ -60,6 +60,7 @@ class Policy(NamedTuple):
     successor_s: float = 0.5
     settle_s: float = 0.05
     ack_delay_s: float = 0.05
+    silence_s: float = 10.0
 
     def stuck_write_s(self, size: int) -> float:
         """Any time."""
