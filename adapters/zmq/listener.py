@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from stagelink.adapters.zmq.address import BoundFile
+from stagelink.adapters.zmq.callers import Callers
 from stagelink.adapters.zmq.direct import put
 from stagelink.adapters.zmq.guard import Guard
 from stagelink.adapters.zmq.guests import NO_DESCRIPTOR, Guest, Guests
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from stagelink.core.values import Link
     from stagelink.ports.channel import Arrival
 
-WATCHED = zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
+WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
 FIRST_CHECK_S, LAST_CHECK_S, CHECK_GROWTH = 0.001, 0.3, 4.0
 SRCFD = 2  # ZMQ_SRCFD, which pyzmq does not name in every version
 
@@ -85,6 +86,7 @@ class Listener:
         self.monitor: Socket | None = None
         self.timer = Timer()
         self._guard: Guard | None = None
+        self._callers = Callers()
         self._file = BoundFile("")
         self._guests = Guests(limits.max_links)
         self._ended: set[int] = set()
@@ -95,8 +97,7 @@ class Listener:
         try:
             self.socket.set(zmq.ROUTER_MANDATORY, 1)
             if keyring is not None:
-                self._guard = Guard(context, keyring.allowed)
-                protect_listener(self.socket, keyring.own)
+                self._protect(context, keyring)
             self.monitor = open_monitor(context, self.socket, WATCHED)
             self.socket.bind(url)
         except zmq.ZMQError as error:
@@ -107,6 +108,10 @@ class Listener:
             ) from error
         self.bound = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._file = BoundFile(self.bound)
+
+    def _protect(self, context: Context, keyring: Keyring) -> None:
+        self._guard = Guard(context, keyring.allowed)
+        protect_listener(self.socket, keyring.own)
 
     # --- mail ----------------------------------------------------------------------------
 
@@ -181,26 +186,34 @@ class Listener:
         return guest
 
     def read_news(self) -> None:
-        """Learn from the monitor which connections ended, and check whose they were."""
+        """Learn from the monitor which connections came, failed and ended, and whose they were."""
         for event, value in read_monitor(self.monitor):
-            if event == zmq.EVENT_DISCONNECTED:
-                self._ended.add(value)
-                self._suspect(self._guests.of_descriptor(value))
+            if event == zmq.EVENT_ACCEPTED:
+                self._callers.accepted(value)
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._disconnected(value)
             elif event & HANDSHAKE_FAILED:
                 self._refused(event, value)
+        self._callers.all_heard()
         self._check()
 
+    def _disconnected(self, descriptor: int) -> None:
+        refused = self._callers.ended(descriptor)
+        if refused is not None:
+            self.arrive(refused)
+        self._ended.add(descriptor)
+        self._suspect(self._guests.of_descriptor(descriptor))
+
     def _refused(self, event: int, value: int) -> None:
-        """Tell of a handshake that failed, and why."""
+        """A handshake failed; that its connection ended, and which it was, is told next."""
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             for address, key in self._guard.refused() if self._guard else ():
                 self.arrive(PeerRefused(address, "unknown_key", f"its public key is {key}"))
         elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:  # a port scanner's is no garbage
-            self.arrive(PeerRefused("", "broken_off", os.strerror(value)))
+            self._callers.failed = "broken_off", os.strerror(value)
         else:
             self.drop()
-            cause = CAUSES.get(value, "malformed")
-            self.arrive(PeerRefused("", cause, f"ZeroMQ error {value:#x}"))
+            self._callers.failed = CAUSES.get(value, "malformed"), f"ZeroMQ error {value:#x}"
 
     def on_timer(self) -> None:
         """Check the suspects again, a few times and ever less often."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from stagelink.adapters.zmq.callers import Callers
 from stagelink.adapters.zmq.channel import ZmqChannel
 from stagelink.adapters.zmq.keyfiles import KeyPair
 from stagelink.adapters.zmq.keyring import Keyring
@@ -199,6 +200,35 @@ def test_a_greeting_of_curve_and_then_garbage_is_malformed() -> None:
         odd.sendall(b"\xff\0\0\0\0\0\0\0\1\x7f\3\0CURVE".ljust(64, b"\0"))
         odd.sendall(b"\4\x06\5HELLO")
         assert refusals(here, "malformed")
+
+
+def test_where_a_malformed_handshake_came_from_is_told_if_it_is_certain() -> None:
+    with server(CLIENT) as here, raw(here) as odd:
+        listener = here._listener
+        assert listener is not None
+        while not listener._callers._known:
+            assert is_readable(here, 5)
+            drain(here)
+        odd.sendall(b"\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL".ljust(64, b"\0"))
+        assert refusals(here, "wrong_mechanism")[0].link == "127.0.0.1"
+
+
+def test_a_descriptor_that_may_be_somebody_elses_by_now_names_nobody() -> None:
+    callers = Callers()
+
+    def told(descriptor: int, *, heard: bool) -> str | None:
+        callers.accepted(descriptor)
+        callers.failed = "malformed", ""
+        if heard:
+            callers.all_heard()
+        refused = callers.ended(descriptor)
+        return None if refused is None else refused.link
+
+    with server(CLIENT) as here, raw(here) as first:
+        assert told(first.fileno(), heard=False) == ""  # it may have been closed before
+        assert told(first.fileno(), heard=True) == "127.0.0.1"
+        assert told(here.fileno(), heard=True) == ""  # no socket
+        assert callers.ended(first.fileno()) is None  # nothing had failed
 
 
 def raw(channel: ZmqChannel) -> socket.socket:
