@@ -244,6 +244,7 @@ class ControlChannelContract(ChannelDeathsContract):
             assert not drain(there)
             assert not is_readable(there)
             assert here.send(there.address, [HEADER, b"%d" % number])
+            assert is_readable(there, PATIENCE_S), "not woken"
             assert take_mail(there)[0].frames[1] == b"%d" % number
 
     def test_no_wake_up_is_lost_to_a_send(self, open_channel: Maker) -> None:

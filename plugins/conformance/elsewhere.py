@@ -37,9 +37,15 @@ class Elsewhere:
         self._pipe.send((method, arguments))
 
     def answer(self) -> Any:  # noqa: ANN401 - whatever it returns
-        """What the oldest call that is not answered returned."""
+        """What the oldest call that is not answered returned.
+
+        Raises:
+            AssertionError: it failed there, or there is no answer.
+        """
         assert self._pipe.poll(START_S), "the other process does not answer"
-        return self._pipe.recv()
+        returned, failure = self._pipe.recv()
+        assert not failure, f"in the other process: {failure}"
+        return returned
 
     def ask(self, method: str, *arguments: object) -> Any:  # noqa: ANN401
         """Call a method there and wait for what it returns."""
@@ -92,10 +98,13 @@ class Elsewhere:
 def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[object, ...]) -> None:
     """In the other process: answer until nobody asks any more."""
     made = make(*arguments)
-    pipe.send(None)
+    pipe.send((None, ""))
     while True:
         try:
             method, given = pipe.recv()
         except EOFError:
             return
-        pipe.send(getattr(made, method)(*given))
+        try:
+            pipe.send((getattr(made, method)(*given), ""))
+        except AssertionError as error:
+            pipe.send((None, str(error) or "an assertion failed"))

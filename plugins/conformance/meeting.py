@@ -36,6 +36,11 @@ class Party(NamedTuple):
 MakeParty = Callable[[int], Party]
 
 
+def filled(memory: memoryview, byte: int) -> bool:
+    """Whether every byte is that one: to be asserted, as a diff of megabytes takes a minute."""
+    return bytes(memory) == bytes([byte]) * len(memory)
+
+
 def comes(holds: Callable[[], object]) -> bool:
     """Whether *holds* comes true in time."""
     until_s = time.monotonic() + PATIENCE_S

@@ -13,7 +13,15 @@ import pytest
 from stagelink.core.errors import TransportError
 from stagelink.core.values import RegionRef
 from stagelink.plugins.conformance import meeting
-from stagelink.plugins.conformance.meeting import LONG, REGION, SIZE, Meeting, Outcome, Party
+from stagelink.plugins.conformance.meeting import (
+    LONG,
+    REGION,
+    SIZE,
+    Meeting,
+    Outcome,
+    Party,
+    filled,
+)
 from stagelink.plugins.conformance.parties import FarParty
 
 if TYPE_CHECKING:
@@ -119,7 +127,7 @@ class PlaneDeathsContract:
         far = meet_far(0x44)
         far.process.freeze()
         view = near.plane.view(far.instance, RegionRef(REGION, 5, SIZE))
-        assert bytes(view) == b"\x44" * SIZE
+        assert filled(view, 0x44)
 
     # --- killed --------------------------------------------------------------------------
 
@@ -156,7 +164,7 @@ class PlaneDeathsContract:
         assert near.plane.fence(far.instance, dead=True)
         near.memory.buffer[:] = b"\x33" * LONG
         time.sleep(LINGER_S)
-        assert bytes(near.memory.buffer) == b"\x33" * LONG
+        assert filled(near.memory.buffer, 0x33)
 
     def test_views_of_a_killed_owner_stay_as_its_plane_says(
         self, near: Party, meet_far: Callable[[int], FarParty]
@@ -168,9 +176,9 @@ class PlaneDeathsContract:
         view = near.plane.view(far.instance, RegionRef(REGION, 0, LONG))
         far.process.kill()
         survives = near.plane.capabilities.survives_owner
-        assert not survives or bytes(view) == b"\x44" * LONG
+        assert not survives or filled(view, 0x44)
         assert near.plane.fence(far.instance, dead=True)
-        assert not survives or bytes(view) == b"\x44" * LONG
+        assert not survives or filled(view, 0x44)
         self._is_out_of_reach(near, far)
 
     @staticmethod

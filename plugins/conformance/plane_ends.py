@@ -17,7 +17,7 @@ import pytest
 
 from stagelink.core.errors import TransportError
 from stagelink.core.values import RegionRef
-from stagelink.plugins.conformance.meeting import LONG, REGION, SIZE, Meeting, Outcome
+from stagelink.plugins.conformance.meeting import LONG, REGION, SIZE, Meeting, Outcome, filled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ class PlaneEndsContract:
             stop.check()
         elif pair.writes:
             assert [outcome.wait() for outcome in stop.outcomes] == [""] * len(stop.outcomes)
-            assert bytes(pair.peer.memory.buffer) == b"\x11" * LONG
+            assert filled(pair.peer.memory.buffer, 0x11)
 
     def test_no_write_lands_after_the_reset(self, meet: Callable[[int], Meeting]) -> None:
         """The plane works afterwards, for those who attach again."""
@@ -182,7 +182,7 @@ class _Stop:
 
     def __init__(self, pair: Meeting) -> None:
         self._pair = pair
-        self._kept: bytes | None = None
+        self._whole: bool | None = None
         self.outcomes: list[Outcome] = []
         if pair.writes:
             pair.owner.memory.buffer[:] = b"\x11" * LONG
@@ -191,18 +191,18 @@ class _Stop:
     def use_again(self) -> None:
         """Nothing can land any more: put something else there."""
         memory = self._pair.peer.memory.buffer
-        self._kept = bytes(memory)
+        self._whole = filled(memory, 0x11)
         memory[:] = b"\x33" * LONG
 
     def check(self) -> None:
         """Every write has ended once, whole or with an error, and nothing came afterwards."""
         errors = [outcome.wait() for outcome in self.outcomes]
-        if self._kept is None:
+        if self._whole is None:
             self.use_again()
         time.sleep(LINGER_S if self.outcomes else 0.0)
-        assert bytes(self._pair.peer.memory.buffer) == b"\x33" * LONG, "a write came late"
+        assert filled(self._pair.peer.memory.buffer, 0x33), "a write came late"
         if "" in errors[:3]:
-            assert self._kept == b"\x11" * LONG, "a write ended well without its bytes"
+            assert self._whole, "a write ended well without its bytes"
         assert [len(outcome.errors) for outcome in self.outcomes] == [1] * len(errors)
 
 
