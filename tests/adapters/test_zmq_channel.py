@@ -3,9 +3,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import secrets
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,25 +48,28 @@ if TYPE_CHECKING:
     Pair = tuple[ZmqChannel, ZmqChannel]
 
 
-def reopened(address: str, host: str) -> ZmqChannel:
-    """What a maker gives: at *address*, or at a free port of *host*."""
+def over_tcp(address: str = "") -> ZmqChannel:
+    """What a maker gives: at *address*, or at a free port."""
     port = int(address.rpartition(":")[2]) if address else 0
-    return ZmqChannel(host, port, high_water_mark=200)
+    return ZmqChannel("127.0.0.1", port, high_water_mark=200)
+
+
+def over_ipc(directory: str, address: str = "") -> ZmqChannel:
+    """At *address*, or under a fresh name of *directory*."""
+    path = address or f"{directory}/{secrets.token_hex(4)}"
+    return ZmqChannel(ipc=path, high_water_mark=200)
 
 
 class TestOverTcp(ControlChannelContract):
     @pytest.fixture
     def make_channel(self) -> Maker:
-        return lambda address="": reopened(address, "127.0.0.1")
+        return over_tcp
 
 
 class TestOverIpc(ControlChannelContract):
     @pytest.fixture
     def make_channel(self, tmp_path: Path) -> Maker:
-        names = iter(range(1000))
-        return lambda address="": ZmqChannel(
-            ipc=address or str(tmp_path / f"{next(names)}"), high_water_mark=200
-        )
+        return partial(over_ipc, str(tmp_path))
 
 
 @pytest.fixture
