@@ -106,8 +106,7 @@ class ZmqChannel:
             reconnect_min_s, reconnect_max_s, max_links,
         )  # fmt: skip
         self._keyring = keyring
-        self._pid = os.getpid()
-        self._address = ""
+        self._pid, self._address = os.getpid(), ""
         self._ready: deque[Arrival] = deque()
         self._hot: deque[Source] = deque()
         self._dialled: dict[Link, Dialled] = {}
