@@ -42,6 +42,22 @@ WORLDS = {
 }
 
 
+def begun(world: World) -> State:
+    """A payload under each key, and a get of the first under way: here silence begins to cost."""
+    state, keys = world.first(), world.bounds.keys
+    for call in (*(("put", key) for key in keys), ("get", keys[0])):
+        [move] = [move for move in moves(world, state) if move.what == call]
+        state = apply(world, state, move)
+        while True:
+            sent = [
+                m for m in moves(world, state) if m.what[0] in {"deliver", "connect", "perform"}
+            ]
+            if not sent:
+                break
+            state = apply(world, state, sent[0])
+    return state
+
+
 def survives_silence(world: World, state: State, silent: str) -> list[str]:
     """Let *silent* ("s" or "r") do nothing more: the other one comes to rest with its calls ended.
 
@@ -75,8 +91,10 @@ def survives_silence(world: World, state: State, silent: str) -> list[str]:
 
 
 def _has_the_rest(endpoint: Endpoint, after: str) -> None:
-    stats = endpoint.pool.stats()
-    lost = max(PAGE, int(endpoint.settings.peer_share * stats.capacity))
+    """A share is lost, and what a reader has claimed: it was alive and asked for that."""
+    stats, readers = endpoint.pool.stats(), endpoint.outgoing.readers.values()
+    claimed = sum(x.pinned for reader in readers for x in reader.leases.transfers.values())
+    lost = max(PAGE, int(endpoint.settings.peer_share * stats.capacity)) + claimed
     if stats.free < stats.capacity - lost or stats.waiting:
         raise Violation(f"16 a silent peer costs more than {lost} bytes: {stats} {after}")
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.model.explorer import Explorer
 from tests.model.moves import apply, moves
 from tests.model.mutations import mutated
-from tests.model.silence import MUTATIONS, WORLDS, survives_silence
+from tests.model.silence import MUTATIONS, WORLDS, begun, survives_silence
+from tests.model.state import Violation
 from tests.model.world import World
+
+if TYPE_CHECKING:
+    from tests.model.state import Bounds
 
 EVERY = 7
 """Silence is tried in every so-manieth state."""
@@ -23,23 +28,31 @@ def test_nobody_ever_has_more_than_a_share(name: str) -> None:
     assert not result.violation, str(result)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", WORLDS)
-def test_whoever_falls_silent_costs_the_other_its_share_and_no_call(name: str) -> None:
-    world = World(WORLDS[name])
-    todo, seen = deque([world.first()]), {world.first()}
-    silences = 0
-
+def try_silences(bounds: Bounds) -> int:
+    """Let each side fall silent in states of a world, nearest first; how often that was told."""
+    world = World(bounds)
+    first = begun(world)
+    todo, seen, silences = deque([first]), {first}, 0
     while todo and len(seen) < 1_500:
         state = todo.popleft()
         if len(seen) % EVERY == 0:
-            silences += len(survives_silence(world, state, "s")) > 0
-            silences += len(survives_silence(world, state, "r")) > 0
+            silences += sum(len(survives_silence(world, state, side)) > 0 for side in "sr")
         fresh = {apply(world, state, move) for move in moves(world, state)} - seen
         seen |= fresh
         todo.extend(fresh)
+    return silences
 
-    assert silences > 50
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", WORLDS)
+def test_whoever_falls_silent_costs_the_other_its_share_and_no_call(name: str) -> None:
+    assert try_silences(WORLDS[name]) > 30
+
+
+@pytest.mark.parametrize("name", ["no share", "an offer pins nothing"])
+def test_a_silence_that_costs_more_is_found(name: str) -> None:
+    with mutated(MUTATIONS[name]), pytest.raises(Violation, match="16 a silent peer costs more"):
+        try_silences(MUTATIONS[name].bounds)
 
 
 @pytest.mark.timeout(300)
