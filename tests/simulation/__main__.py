@@ -30,7 +30,11 @@ def _options() -> argparse.Namespace:
     add("--json", action="store_true", help="print one JSON object")
     add("--seed", type=int, help="live through one story again")
     add("--trace", action="store_true", help="with --seed: print all of it")
-    add("--only", type=hunt.read, help="with --seed: these acts alone, as a shrunk story names them")
+    add(
+        "--only",
+        type=hunt.read,
+        help="with --seed: these acts alone, as a shrunk story names them",
+    )
     add("--no-shrink", action="store_true", help="do not look for a shorter story that fails")
     return parser.parse_args()
 
@@ -64,7 +68,9 @@ def _hunt(options: argparse.Namespace) -> int:
 
 def _explain(one: hunt.Lived, options: argparse.Namespace) -> None:
     """The trace of a failure, of as short a story as can be found soon."""
-    again = f"python -m tests.simulation --world {one.world} --seed {one.seed} --acts {options.acts}"
+    again = (
+        f"python -m tests.simulation --world {one.world} --seed {one.seed} --acts {options.acts}"
+    )
     print(one.error)
     if one.world == "connectors" and not options.no_shrink:
         names = hunt.written(hunt.shrink(one.seed, options.acts))

@@ -40,7 +40,7 @@ class Lived(NamedTuple):
     error: str = ""
 
 
-def world_of(seed: int, world: str, acts: int, only: Iterable[Name] | None = None) -> Any:  # noqa: ANN401
+def world_of(seed: int, world: str, acts: int, only: Iterable[Name] | None = None) -> Any:
     """The world of a seed, not lived yet."""
     if world == "endpoints":
         return endpoints.World(seed, 5 * acts, impatient=seed % 2 == 1)

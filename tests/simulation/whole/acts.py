@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from tests.simulation.whole.books import Written, same
+from tests.simulation.whole.books import UNSURE, Written, same
 from tests.simulation.whole.clockwork import Violation
 
 from stagelink.core.errors import Reason, StagelinkError
@@ -70,18 +70,18 @@ class Act:
         return {"to": put.to, "ttl": ttl_s, "readers": put.readers, "replace": replace,
                 "timeout": wait_s}  # fmt: skip
 
-    def _put(self, put: Put, wait_s: float) -> Any:  # noqa: ANN401
+    def _put(self, put: Put, wait_s: float) -> Any:
         value = {"n": put.serial, "data": put.data()}
         return self.connector.put(put.key, value, **self._terms(put, wait_s))
 
-    def _put_draft(self, put: Put, wait_s: float) -> Any:  # noqa: ANN401
+    def _put_draft(self, put: Put, wait_s: float) -> Any:
         put.size = max(put.size, 4)
         with self.connector.alloc((put.size,), UINT8, timeout=wait_s) as draft:
             self._pause(0.02)
             draft.tensor[:] = put.data()
             return self.connector.put(put.key, draft, **self._terms(put, 0.0))
 
-    def _put_async(self, put: Put, wait_s: float) -> Any:  # noqa: ANN401
+    def _put_async(self, put: Put, wait_s: float) -> Any:
         value = {"n": put.serial, "data": put.data()}
         ticket = self.connector.put_async(put.key, value, **self._terms(put, wait_s))
         if self.chance.random() < 0.3 and ticket.cancel():
@@ -162,7 +162,7 @@ class Act:
         else:
             self._get("get", source, key, wait_s)
 
-    def _get(self, what: str, source: str, key: str, wait_s: float, **named: Any) -> None:  # noqa: ANN401
+    def _get(self, what: str, source: str, key: str, wait_s: float, **named: Any) -> None:
         def take() -> Payload:
             return self.connector.get(key, source=source, timeout=wait_s, **named)
 
@@ -224,7 +224,9 @@ class Act:
             with self.connector.stream(key, source=source, **terms) as reader:
                 for payload in reader:
                     value = payload.value
-                    chunks.append(self.books.delivered(self.node, self.process.name, source, key, value))
+                    chunks.append(
+                        self.books.delivered(self.node, self.process.name, source, key, value)
+                    )
                     self._in_order(chunks)
                     self._pause(0.05)
                     same(self.node, chunks[-1], value["data"], "sees change in a stream what")
@@ -261,7 +263,11 @@ class Act:
         value = payload.value
         if not isinstance(value, dict):
             value = {"n": int.from_bytes(bytes(value[:4]), "big"), "data": value}
-        put, data, node = self.books.delivered(self.node, self.process.name, source, key, value), value["data"], self.node
+        put, data, node = (
+            self.books.delivered(self.node, self.process.name, source, key, value),
+            value["data"],
+            self.node,
+        )
         if put.generation not in {0, payload.generation}:
             msg = f"{node.name} was given {put} as generation {payload.generation}"
             raise Violation(msg)
@@ -296,7 +302,12 @@ class Act:
         self.world.operations += 1
         result, cause = None, "ok"
         try:
-            result = call()
+            with self.world.calling():
+                result = call()
+        except KeyboardInterrupt as error:
+            cause, error.__traceback__ = "interrupted", None
+            if put is not None:
+                put.state = UNSURE
         except StagelinkError as error:
             cause = error.cause
             works.note(self.name, f"{what} raises {error}")

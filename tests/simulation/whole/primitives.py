@@ -104,7 +104,7 @@ class SimQueue:
         if self._reader is not None:
             self._works.wake(self._reader)
 
-    def get(self) -> Any:  # noqa: ANN401 - whatever was put
+    def get(self) -> Any:
         """Take one, or sleep until there is one."""
         self._reader = self._works.current
         while not self._items:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.whole.clockwork import Process, Violation
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
 
 FREED = 0xDD
 """What freed memory is filled with, so that nobody reads it unnoticed."""
+
+FORGOTTEN_S = 0.1
+"""Longer than any nap of the driver's threads: what waits so long waits for nobody."""
+
+MOST_TICKETS, MOST_PENDING = 40, 1000
 
 TIMEOUTS = {
     "transfer_base_s": 0.3, "ttl_s": 8.0, "put_s": 0.3, "query_s": 1.0, "stuck_base_s": 3.0,
@@ -134,7 +140,9 @@ class Poisoner(Allocator):
         for plane in world.hub.planes.values():
             for job in getattr(plane, "_pending", ()):
                 ends = (job.source, job.target)
-                if any(at < address + size and address < at + job.order.source.size for at in ends):
+                if any(
+                    at < address + size and address < at + job.order.source.size for at in ends
+                ):
                     msg = f"[{offset}, +{size}) is freed under the write {job.order}"
                     raise Violation(msg)
         memory[offset : offset + size] = bytes([FREED]) * size
@@ -175,11 +183,9 @@ class Stage:
         planes = {"plane": self.plane}
         compression = Compression(config.compression, COMPRESSORS, config.decompress_limit)
         wrapping = Wrapping(Integrity(config.integrity), compression)
-        endpoint = compose._endpoint(  # noqa: SLF001 - as compose does
-            config, self.instance, liveness, planes, compression.names
-        )
-        endpoint.pool._allocator.__class__ = Poisoner  # noqa: SLF001
-        Poisoner.memories[id(endpoint.pool._allocator)] = memory.buffer, world  # noqa: SLF001
+        endpoint = compose._endpoint(config, self.instance, liveness, planes, compression.names)
+        endpoint.pool._allocator.__class__ = Poisoner
+        Poisoner.memories[id(endpoint.pool._allocator)] = memory.buffer, world
         watch(endpoint, self, world.works.note)
         clock = world.works.clock
         log = Log(clock, stage=config.stage)
@@ -189,6 +195,7 @@ class Stage:
         serializer = PayloadSerializer()
         self.connector = Connector(config, self.driver, serializer, wrapping)
         self.alive, self.closing = True, False
+        self._since_s = inf
 
     def start(self) -> None:
         """Begin a process that opens a connector and calls it."""
@@ -215,6 +222,22 @@ class Stage:
         world.works.kill(self.process)
         self.held.clear()
 
+    def look(self) -> None:
+        """Whatever is to be done is done soon, by some thread, or none knows of it."""
+        driver, now_s = self.driver, self.world.works.now_s
+        waits = driver.exchange.outbox or driver.work.todo or driver._mail or driver.views.gone
+        if not (waits or self.channel.readable):
+            self._since_s = inf
+        elif self._since_s == inf or self.process.woke_s > self._since_s:
+            self._since_s = now_s
+        elif now_s - self._since_s > FORGOTTEN_S:
+            msg = f"{self.name} leaves {waits or 'its mail'} undone for {now_s - self._since_s} s"
+            raise Violation(msg)
+        tickets, pending = len(driver.tickets._open), len(driver.exchange.outbox)
+        if tickets > MOST_TICKETS or pending > MOST_PENDING:
+            msg = f"{self.name} has {tickets} open calls and {pending} messages to send"
+            raise Violation(msg)
+
     def close(self) -> None:
         """Close the connector in the time that it promises; only an actor may."""
         works, start_s = self.world.works, self.world.works.now_s
@@ -232,7 +255,7 @@ class Stage:
             self.held.popleft()()
 
 
-def watch(endpoint: Any, node: Any, note: Callable[[str, object], None]) -> None:  # noqa: ANN401
+def watch(endpoint: Any, node: Any, note: Callable[[str, object], None]) -> None:
     """Note every fact that a core hears, and count in *node* what it publishes."""
     handle = endpoint.handle
     node.published = 0

@@ -97,7 +97,7 @@ class Story:
         if self._happens(name):
             self.done.append(name)
             troubles = ((self._break, 5), (self._cut, 3), (self._pause, 3), (self._crash, 2),
-                        (self._close, 2))  # fmt: skip
+                        (self._close, 2), (self._interrupt, 4))  # fmt: skip
             strikes, weights = zip(*troubles, strict=True)
             strike = chance.choices(strikes, weights)[0]
             node = chance.choice(list(self._world.stages.values()))
@@ -110,7 +110,9 @@ class Story:
         """Part two ends of a connection; they meet again at once or a little later."""
         world, hub = self._world, self._world.hub
         with hub.lock:
-            ends = [e for dialled in hub.dialled.values() for e in dialled if e.channel is node.channel]
+            ends = [
+                e for dialled in hub.dialled.values() for e in dialled if e.channel is node.channel
+            ]
             if not ends:
                 return
             end = chance.choice(ends)
@@ -123,6 +125,14 @@ class Story:
                     hub.connect(end)
 
         world.works.after(chance.choice((0.0, 0.1, 1.0)), meet)
+
+    def _interrupt(self, node: Stage, chance: Random) -> None:
+        """As Ctrl-C does, where a caller sleeps in a call."""
+        asleep = [one for one in node.process.actors if one.in_call and one.asleep]
+        if asleep:
+            actor = chance.choice(asleep)
+            self._world.works.note(actor.name, "is interrupted")
+            self._world.works.interrupt(actor)
 
     def _cut(self, node: Stage, chance: Random) -> None:
         world = self._world

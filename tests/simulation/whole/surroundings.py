@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections import Counter, deque
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from tests.simulation.whole.books import Books, Put
 
@@ -70,6 +71,10 @@ class Surroundings(Protocol):
     sends: Mapping[str, tuple[str, ...]]
     receives: Mapping[str, tuple[str, ...]]
     receipts: deque[tuple[Put, dict[str, Any]]]
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Within, the caller is in a call, and may be interrupted."""
+        ...
 
     @property
     def works(self) -> Clock:
