@@ -82,11 +82,7 @@ class Driver:
         self.log = parts.log
         self.narrator = Narrator(parts.log, parts.endpoint.settings.policy.lease_warning_s)
         self._endpoint: Endpoint | Torn = parts.endpoint
-        self.state, self.io, self._driving = Lock(), Lock(), Lock()
-        # For ``for _ in iter(take, False):``, a try that no interruption can part from its lock:
-        # between a call and the ``try`` after it a signal's handler may run, here it may not.
-        self._take_io = partial(self.io.acquire, False)
-        self._take_turn = partial(self._driving.acquire, False)
+        self.make_locks()
         self._mail: deque[Event | Left] = deque()
         self._waiting: dict[int, Ticket] = {}
         self._begun, self._readers = Begun(), parts.endpoint.outgoing.readers
@@ -106,6 +102,17 @@ class Driver:
         self.standby = Standby(self, parts.channel.fileno(), parts.log)
         self.standby.start()
         _DRIVERS.add(self)
+
+    def make_locks(self) -> None:
+        """Have locks that nobody holds; no thread may know of others yet, or still.
+
+        ``_take_io`` and ``_take_turn`` are for ``for _ in iter(take, False):``, a try that no
+        interruption can part from its lock: between a call that takes it and the ``try`` behind
+        it a signal's handler may run, there it may not.
+        """
+        self.state, self.io, self._driving = Lock(), Lock(), Lock()
+        self._take_io = partial(self.io.acquire, False)
+        self._take_turn = partial(self._driving.acquire, False)
 
     # --- calls ---------------------------------------------------------------------------
 
@@ -369,19 +376,9 @@ class Driver:
 
         Calls are answered at once; the answer to ticket 0 is returned.
         """
-        result: Result = None
         with self.state:
             try:
-                for action in self._endpoint.handle(event, self.clock()):
-                    kind = type(action)
-                    if kind is Send or kind is Dial or kind is HangUp:
-                        self._outbox.append(action)  # type: ignore[arg-type]
-                    elif kind is not Complete:
-                        self._todo.append(action)
-                    elif action.ticket:  # type: ignore[union-attr]
-                        self._answer(action)  # type: ignore[arg-type]
-                    else:
-                        result = action.result  # type: ignore[union-attr]
+                result = self._step(event)
             except Exception:
                 raise  # of the core's own, which checks before it changes
             except BaseException:
@@ -395,6 +392,20 @@ class Driver:
         # leaves that to the standby thread: to wake anybody would only cost this call its turn.
         if sooner and (self._polled_for is not None or not self._waiting):
             self._kick()
+        return result
+
+    def _step(self, event: Event) -> Result:
+        result: Result = None
+        for action in self._endpoint.handle(event, self.clock()):
+            kind = type(action)
+            if kind is Send or kind is Dial or kind is HangUp:
+                self._outbox.append(action)  # type: ignore[arg-type]
+            elif kind is not Complete:
+                self._todo.append(action)
+            elif action.ticket:  # type: ignore[union-attr]
+                self._answer(action)  # type: ignore[arg-type]
+            else:
+                result = action.result  # type: ignore[union-attr]
         return result
 
     def _tear(self) -> None:
@@ -450,8 +461,7 @@ def _forked() -> None:
     """
     for driver in list(_DRIVERS):
         driver.forked = True
-        driver.state, driver.io = Lock(), Lock()
-        driver._take_io = partial(driver.io.acquire, False)
+        driver.make_locks()
 
 
 _DRIVERS: set[Driver] = set()

@@ -1,8 +1,8 @@
 """What stands in for a core that was interrupted in the middle of a step.
 
-A signal's handler may raise between any two steps of the interpreter, also within the core, whose
-state then is half the old one and half the new. Nothing can be built on that: every call is refused
-from then on, so that nobody waits for what will not come, and close() gives back the rest.
+A signal's handler may raise between any two steps of the interpreter, also within the core,
+whose state then is half the old one and half the new. Nothing can be built on that: every call is
+refused from then on, so that nobody waits for what will not come, and close() gives back the rest.
 """
 
 from __future__ import annotations

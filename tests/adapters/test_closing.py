@@ -9,7 +9,7 @@ from typing import Any
 from stagelink.adapters.threads.closing import FLUSH_S, _settle
 
 
-def driver_with(*, stalled: dict[str, object], views: list[object], at_rest: bool) -> Any:  # noqa: ANN401
+def driver_with(*, stalled: dict[str, object], views: list[object], at_rest: bool) -> Any:
     """What the end looks at; its naps are all that takes time, and are counted."""
     now = SimpleNamespace(s=0.0, naps=0)
 

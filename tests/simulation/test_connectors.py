@@ -94,7 +94,7 @@ def _free_at_once(gets: Gets, fetch: Fetch, reason: str, detail: str, out: list[
     gets.fail(fetch, reason, detail, out)
 
 
-def _not_looked_at_again(driver: Any, ticket: Any = None, *, look: bool = True) -> None:  # noqa: ANN401
+def _not_looked_at_again(driver: Any, ticket: Any = None, *, look: bool = True) -> None:
     """As Driver.pump, but who finds the channel in use relies on nobody."""
     if driver._mail or driver.views.gone:
         driver._take_mail()

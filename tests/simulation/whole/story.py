@@ -41,7 +41,7 @@ class Story:
         chance = world.chance
         self._pace_s = chance.choice((0.002, 0.02, 0.1))
         self._troubles_every_s = chance.choice((0.0, 5.0, 1.0, 0.3)) * (1 + self._pace_s * 10)
-        self.over = False
+        self.over: bool = False
 
     # --- callers -------------------------------------------------------------------------
 
