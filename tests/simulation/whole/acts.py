@@ -306,6 +306,7 @@ class Act:
                 result = call()
         except KeyboardInterrupt as error:
             cause, error.__traceback__ = "interrupted", None
+            self.books.interrupted[self.instance] += 1
             if put is not None:
                 put.state = UNSURE
         except StagelinkError as error:

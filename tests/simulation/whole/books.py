@@ -60,6 +60,7 @@ class Books:
         self.streams: dict[int, Written] = {}
         self.published: Counter[bytes] = Counter()
         self.errors: dict[bytes, Counter[str]] = {}
+        self.interrupted: Counter[bytes] = Counter()
         self.disturbed = False  # a crash or a fence: a payload may be had again
         self.number = count(1).__next__
 

@@ -53,15 +53,18 @@ class Story:
 
     def _caller(self, node: Stage, name: str) -> None:
         works, most = self._world.works, self._left
-        while self._next.get(name, 0) < most and not (self.over or node.closing):
+        while self._next.get(name, 0) < most and self._goes_on(node):
             number = self._next[name] = self._next.get(name, 0) + 1
             self._spent += number == most
             chance = self.chance_of(name, number)
             works.block(chance.expovariate(1 / self._pace_s))
-            if node.closing or not self._happens((name, number)):
+            if not (self._goes_on(node) and self._happens((name, number))):
                 continue
             self.done.append((name, number))
             drawn(node.stage, chance)(Act(self._world, node, chance, f"{name}.{number}"))
+
+    def _goes_on(self, node: Stage) -> bool:
+        return not (self.over or node.closing)
 
     def _happens(self, name: Name) -> bool:
         return self._only is None or name in self._only
