@@ -377,13 +377,7 @@ class Driver:
         Calls are answered at once; the answer to ticket 0 is returned.
         """
         with self.state:
-            try:
-                result = self._step(event)
-            except Exception:
-                raise  # of the core's own, which checks before it changes
-            except BaseException:
-                self._tear()
-                raise
+            result = self._perform(event)
             due = self._endpoint.next_deadline()
             sooner = due is not None and due < self._poll_until
             if sooner:
@@ -394,18 +388,25 @@ class Driver:
             self._kick()
         return result
 
-    def _step(self, event: Event) -> Result:
+    def _perform(self, event: Event) -> Result:
+        """Hand *event* in, with ``state`` held; the answer to ticket 0."""
         result: Result = None
-        for action in self._endpoint.handle(event, self.clock()):
-            kind = type(action)
-            if kind is Send or kind is Dial or kind is HangUp:
-                self._outbox.append(action)  # type: ignore[arg-type]
-            elif kind is not Complete:
-                self._todo.append(action)
-            elif action.ticket:  # type: ignore[union-attr]
-                self._answer(action)  # type: ignore[arg-type]
-            else:
-                result = action.result  # type: ignore[union-attr]
+        try:
+            for action in self._endpoint.handle(event, self.clock()):
+                kind = type(action)
+                if kind is Send or kind is Dial or kind is HangUp:
+                    self._outbox.append(action)  # type: ignore[arg-type]
+                elif kind is not Complete:
+                    self._todo.append(action)
+                elif action.ticket:  # type: ignore[union-attr]
+                    self._answer(action)  # type: ignore[arg-type]
+                else:
+                    result = action.result  # type: ignore[union-attr]
+        except Exception:
+            raise  # of the core's own, which checks before it changes
+        except BaseException:
+            self._tear()
+            raise
         return result
 
     def _tear(self) -> None:
@@ -450,8 +451,7 @@ class Driver:
             undo = undoing(event, ticket)
             if undo is not None:  # else its failure stays to be seen: it may not be told again
                 ticket.result = None
-        if undo is not None:
-            self._feed(undo)
+                self._perform(undo)
 
 
 def _forked() -> None:
