@@ -122,14 +122,19 @@ class MemoryChannel:
         del look  # nothing is hidden here
         self._hub.deliver()
         with self._hub.lock:
-            if not self._ready:
+            ready = self._ready
+            while ready and not ready[0].inbox:
+                ready.popleft()  # an interruption left it
+            if not ready:
                 self._quieten()
                 return None
-            end = self._ready.popleft()
+            # An end leaves last, or an interruption would leave it deaf.
+            end = ready[0]
             arrival = end.inbox.popleft()
             end.known = True
+            ready.popleft()
             if end.inbox:
-                self._ready.append(end)
+                ready.append(end)
             return arrival
 
     def fileno(self) -> int:

@@ -53,7 +53,7 @@ def _close_liveness(driver: Driver) -> None:
 
 
 def _settle(driver: Driver, patience_s: float) -> None:
-    """Flush, and wait while a transfer may still touch memory or a view is open."""
+    """Flush for a moment, and wait while a transfer may still touch memory or a view is open."""
     start_s = driver.clock()
     endpoint = driver.parts.endpoint
     while True:
@@ -61,11 +61,11 @@ def _settle(driver: Driver, patience_s: float) -> None:
         driver.pass_time()
         passed_s = driver.clock() - start_s
         with driver.state:
-            rest = endpoint.at_rest and not driver.exchange.stalled
-        if (rest and not len(driver.views)) or passed_s > patience_s:
+            rest = endpoint.at_rest
+        flushed = not driver.exchange.stalled or passed_s > FLUSH_S
+        if (rest and flushed and not len(driver.views)) or passed_s > patience_s:
             return
-        if not endpoint.at_rest or passed_s < FLUSH_S or len(driver.views):
-            driver.standby.nap(0.005)
+        driver.standby.nap(0.005)
 
 
 def _close_channel(driver: Driver) -> None:

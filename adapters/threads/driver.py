@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -21,6 +22,7 @@ from stagelink.adapters.threads.exchange import Exchange
 from stagelink.adapters.threads.narrator import Narrator
 from stagelink.adapters.threads.standby import Standby
 from stagelink.adapters.threads.tickets import Ticket, Tickets
+from stagelink.adapters.threads.torn import FAILURE, TORN, Torn
 from stagelink.adapters.threads.views import Views
 from stagelink.adapters.threads.wakeup import Wakeup
 from stagelink.adapters.threads.work import Work
@@ -73,14 +75,14 @@ class Driver:
     def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
         self.parts = parts
         self.clock = clock
-        self.forked = self.closed = False
+        self.forked = self.closed = self.torn = False
         self.turns = 0
         self.tickets = Tickets()
         self.counters = Counters()
         self.log = parts.log
         self.narrator = Narrator(parts.log, parts.endpoint.settings.policy.lease_warning_s)
-        self._endpoint = parts.endpoint
-        self.state, self.io, self._driving = Lock(), Lock(), Lock()
+        self._endpoint: Endpoint | Torn = parts.endpoint
+        self.make_locks()
         self._mail: deque[Event | Left] = deque()
         self._waiting: dict[int, Ticket] = {}
         self._begun, self._readers = Begun(), parts.endpoint.outgoing.readers
@@ -100,6 +102,17 @@ class Driver:
         self.standby = Standby(self, parts.channel.fileno(), parts.log)
         self.standby.start()
         _DRIVERS.add(self)
+
+    def make_locks(self) -> None:
+        """Have locks that nobody holds; no thread may know of others yet, or still.
+
+        ``_take_io`` and ``_take_turn`` are for ``for _ in iter(take, False):``, a try that no
+        interruption can part from its lock: between a call that takes it and the ``try`` behind
+        it a signal's handler may run, there it may not.
+        """
+        self.state, self.io, self._driving = Lock(), Lock(), Lock()
+        self._take_io = partial(self.io.acquire, False)
+        self._take_turn = partial(self._driving.acquire, False)
 
     # --- calls ---------------------------------------------------------------------------
 
@@ -202,7 +215,7 @@ class Driver:
     def look(self, read: Callable[[Endpoint], T]) -> T:
         """What *read* sees in the endpoint's state; it must be quick."""
         with self.state:
-            return read(self._endpoint)
+            return read(self._endpoint)  # type: ignore[arg-type]  # they look and no more
 
     def wait_until(self, holds: Callable[[Endpoint], bool], timeout_s: float) -> bool:
         """Whether *holds* comes true within *timeout_s*; looked at every few milliseconds."""
@@ -246,7 +259,7 @@ class Driver:
         while True:
             if mail or gone:
                 self._take_mail()
-            if io.acquire(blocking=False):
+            for _ in iter(self._take_io, False):
                 left = True
                 try:
                     self.exchange.run(ticket, look)
@@ -255,6 +268,7 @@ class Driver:
                     io.release()
                     if left:  # by an interruption: no descriptor tells what is undone
                         self._kick()
+                break
             if todo:
                 self.work.run()
             if not (mail or gone or todo) and (not outbox or io.locked()):
@@ -294,11 +308,12 @@ class Driver:
         self.standby.step_back()
         try:
             while not ticket.done:
-                if self._driving.acquire(blocking=False):
+                for _ in iter(self._take_turn, False):
                     try:
                         self._drive(ticket)
                     finally:
                         self._driving.release()
+                    break
                 else:
                     self.settle()  # whoever drives may be asleep already
                     ticket.sleep()
@@ -376,17 +391,32 @@ class Driver:
     def _perform(self, event: Event) -> Result:
         """Hand *event* in, with ``state`` held; the answer to ticket 0."""
         result: Result = None
-        for action in self._endpoint.handle(event, self.clock()):
-            kind = type(action)
-            if kind is Send or kind is Dial or kind is HangUp:
-                self._outbox.append(action)  # type: ignore[arg-type]
-            elif kind is not Complete:
-                self._todo.append(action)
-            elif action.ticket:  # type: ignore[union-attr]
-                self._answer(action)  # type: ignore[arg-type]
-            else:
-                result = action.result  # type: ignore[union-attr]
+        try:
+            for action in self._endpoint.handle(event, self.clock()):
+                kind = type(action)
+                if kind is Send or kind is Dial or kind is HangUp:
+                    self._outbox.append(action)  # type: ignore[arg-type]
+                elif kind is not Complete:
+                    self._todo.append(action)
+                elif action.ticket:  # type: ignore[union-attr]
+                    self._answer(action)  # type: ignore[arg-type]
+                else:
+                    result = action.result  # type: ignore[union-attr]
+        except Exception:
+            raise  # of the core's own, which checks before it changes
+        except BaseException:
+            self._tear()
+            raise
         return result
+
+    def _tear(self) -> None:
+        """We were interrupted where the core cannot be: let nobody wait for it any more."""
+        self.torn = True
+        self._endpoint = Torn(self.parts.endpoint)
+        for ticket in self.tickets.all():
+            self.tickets.resolve(ticket.number, FAILURE)
+        self.log.error("connector_torn", cause=TORN, remedy="close it, and open another")
+        self._kick()
 
     def _answer(self, action: Complete) -> None:
         ticket = self.tickets.resolve(action.ticket, action.result)
@@ -431,7 +461,7 @@ def _forked() -> None:
     """
     for driver in list(_DRIVERS):
         driver.forked = True
-        driver.state, driver.io = Lock(), Lock()
+        driver.make_locks()
 
 
 _DRIVERS: set[Driver] = set()

@@ -6,6 +6,7 @@ that the way of a message costs nothing. What comes and goes between two glances
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +45,7 @@ class Narrator:
         self.log = log
         self._patience_s = lease_warning_s
         self._looking = Lock()
+        self._take_turn = partial(self._looking.acquire, False)
         self._talks: dict[Name, _Known] = {}
         self._names: dict[Instance, str] = {}
         self._held_since: dict[tuple[str, Instance, int], float] = {}
@@ -62,17 +64,19 @@ class Narrator:
 
     def look(self, read: Callable[[Callable[[Endpoint], Sight]], Sight], now_s: float) -> None:
         """Look with *read*, which holds the lock that it takes, and tell; no lock is held then."""
-        if not self._looking.acquire(blocking=False):
-            return  # another thread does
-        try:
-            seen = read(sight)
-            busy = seen.leases or seen.quarantined or not all(t.open for t in seen.talks.values())
-            self.due_s = now_s + (GLANCE_S if busy else IDLE_GLANCE_S)
-            self._compare_talks(seen, now_s)
-            self._compare_leases(seen, now_s)
-            self._compare_quarantine(seen.quarantined)
-        finally:
-            self._looking.release()
+        for _ in iter(self._take_turn, False):  # or another thread looks; see Driver.make_locks
+            try:
+                self._look(read(sight), now_s)
+            finally:
+                self._looking.release()
+            return
+
+    def _look(self, seen: Sight, now_s: float) -> None:
+        busy = seen.leases or seen.quarantined or not all(t.open for t in seen.talks.values())
+        self.due_s = now_s + (GLANCE_S if busy else IDLE_GLANCE_S)
+        self._compare_talks(seen, now_s)
+        self._compare_leases(seen, now_s)
+        self._compare_quarantine(seen.quarantined)
 
     def _compare_talks(self, seen: Sight, now_s: float) -> None:
         # Names of peers that have gone stay for the last words about them, for one more glance.

@@ -63,6 +63,9 @@ class Calls:
         if driver.closed:
             msg = f"the connector of stage {self.stage!r} is closed"
             raise ClosedError(msg, remedy="open a new one")
+        if driver.torn:
+            msg = f"the connector of stage {self.stage!r} was interrupted in the middle of a step"
+            raise ClosedError(msg, reason=Reason.CLOSED, remedy="close it, and open a new one")
         if sends and not self._sends:
             msg = f"the connector of stage {self.stage!r} only receives"
             raise ConfigError(msg, remedy="open it with role='peer' to put as well")

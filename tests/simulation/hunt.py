@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.simulation import world as endpoints
 from tests.simulation.errors import SimulationError
+from tests.simulation.threads import ThreadsWorld
 from tests.simulation.whole import world as connectors
 
 from stagelink.core.errors import Reason
@@ -25,9 +26,15 @@ CHUNK = 10
 SHRINK_S = 20.0
 
 WORLDS = ("endpoints", "connectors")
+"""Those of which a seed is always the same story."""
 
-UNREACHED = frozenset({Reason.PROTOCOL, Reason.OUT_OF_BOUNDS})
-"""Honest peers never give these reasons; ``tests/adapters`` and ``tests/core`` provoke them."""
+THREADS = "threads"
+
+UNREACHED = frozenset({Reason.PROTOCOL, Reason.OUT_OF_BOUNDS, Reason.REJECTED, Reason.FENCED})
+"""Not demanded: honest peers never give the first two, which ``tests/adapters`` and ``tests/core``
+provoke; a get that is ended by reject() is told "cancelled"; and a fence must come between an
+answer and the first look at its bytes to be told of.
+"""
 
 
 class Lived(NamedTuple):
@@ -40,10 +47,12 @@ class Lived(NamedTuple):
     error: str = ""
 
 
-def world_of(seed: int, world: str, acts: int, only: Iterable[Name] | None = None) -> Any:  # noqa: ANN401
+def world_of(seed: int, world: str, acts: int, only: Iterable[Name] | None = None) -> Any:
     """The world of a seed, not lived yet."""
     if world == "endpoints":
         return endpoints.World(seed, 5 * acts, impatient=seed % 2 == 1)
+    if world == THREADS:
+        return ThreadsWorld(seed, acts)
     return connectors.World(seed, acts, only)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from tests.simulation.whole.books import Written, same
+from tests.simulation.whole.books import UNSURE, Written, same
 from tests.simulation.whole.clockwork import Violation
 
 from stagelink.core.errors import Reason, StagelinkError
@@ -70,18 +70,18 @@ class Act:
         return {"to": put.to, "ttl": ttl_s, "readers": put.readers, "replace": replace,
                 "timeout": wait_s}  # fmt: skip
 
-    def _put(self, put: Put, wait_s: float) -> Any:  # noqa: ANN401
+    def _put(self, put: Put, wait_s: float) -> Any:
         value = {"n": put.serial, "data": put.data()}
         return self.connector.put(put.key, value, **self._terms(put, wait_s))
 
-    def _put_draft(self, put: Put, wait_s: float) -> Any:  # noqa: ANN401
+    def _put_draft(self, put: Put, wait_s: float) -> Any:
         put.size = max(put.size, 4)
         with self.connector.alloc((put.size,), UINT8, timeout=wait_s) as draft:
             self._pause(0.02)
             draft.tensor[:] = put.data()
             return self.connector.put(put.key, draft, **self._terms(put, 0.0))
 
-    def _put_async(self, put: Put, wait_s: float) -> Any:  # noqa: ANN401
+    def _put_async(self, put: Put, wait_s: float) -> Any:
         value = {"n": put.serial, "data": put.data()}
         ticket = self.connector.put_async(put.key, value, **self._terms(put, wait_s))
         if self.chance.random() < 0.3 and ticket.cancel():
@@ -162,7 +162,7 @@ class Act:
         else:
             self._get("get", source, key, wait_s)
 
-    def _get(self, what: str, source: str, key: str, wait_s: float, **named: Any) -> None:  # noqa: ANN401
+    def _get(self, what: str, source: str, key: str, wait_s: float, **named: Any) -> None:
         def take() -> Payload:
             return self.connector.get(key, source=source, timeout=wait_s, **named)
 
@@ -302,7 +302,13 @@ class Act:
         self.world.operations += 1
         result, cause = None, "ok"
         try:
-            result = call()
+            with self.world.calling():
+                result = call()
+        except KeyboardInterrupt as error:
+            cause, error.__traceback__ = "interrupted", None
+            self.books.interrupted[self.instance] += 1
+            if put is not None:
+                put.state = UNSURE
         except StagelinkError as error:
             cause = error.cause
             works.note(self.name, f"{what} raises {error}")

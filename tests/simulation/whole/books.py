@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from stagelink.core.errors import StagelinkError
 
 UNDER_WAY, PUBLISHED, REFUSED = "under way", "published", "refused"
+UNSURE = "interrupted"
+"""Whoever is interrupted does not know whether it was published."""
 
 
 class Put:
     """One value handed to a put; ``stream`` is the number of its stream and its place there."""
 
-    def __init__(self, serial: int, by: Node, to: str, key: str, readers: Any) -> None:  # noqa: ANN401
+    def __init__(self, serial: int, by: Node, to: str, key: str, readers: Any) -> None:
         self.serial, self.by, self.to, self.key, self.readers = serial, by.stage, to, key, readers
         self.instance = by.instance
         self.state = UNDER_WAY
@@ -58,10 +60,11 @@ class Books:
         self.streams: dict[int, Written] = {}
         self.published: Counter[bytes] = Counter()
         self.errors: dict[bytes, Counter[str]] = {}
+        self.interrupted: Counter[bytes] = Counter()
         self.disturbed = False  # a crash or a fence: a payload may be had again
         self.number = count(1).__next__
 
-    def put(self, by: Node, to: str, key: str, size: int, readers: Any = 1) -> Put:  # noqa: ANN401
+    def put(self, by: Node, to: str, key: str, size: int, readers: Any = 1) -> Put:
         """Before a value is put."""
         put = Put(self.number(), by, to, key, readers)
         put.size = size
@@ -84,7 +87,7 @@ class Books:
         """A call has raised."""
         self.errors.setdefault(instance, Counter())[error.cause] += 1
 
-    def delivered(self, node: Node, taker: str, source: str, key: str, value: Any) -> Put:  # noqa: ANN401
+    def delivered(self, node: Node, taker: str, source: str, key: str, value: Any) -> Put:
         """A caller of the process *taker* was given *value*: look whether it may have it."""
         put = self.puts.get(value["n"])
         if put is None or put.state == REFUSED:
@@ -108,7 +111,7 @@ class Books:
             raise Violation(msg)
 
 
-def same(node: Node, put: Put, data: Any, what: str) -> None:  # noqa: ANN401
+def same(node: Node, put: Put, data: Any, what: str) -> None:
     """Whether *data* are the bytes of *put*, every one."""
     if not np.array_equal(data, put.data()):
         found = bytes(data[:8]).hex()

@@ -56,6 +56,8 @@ class Actor:
         self.asleep = False
         self.over = False
         self.joiners: list[Actor] = []
+        self.in_call = False
+        self.interruption: BaseException | None = None
         self._works, self._run = works, run
         self.thread = greenlet(self._live)
 
@@ -66,7 +68,7 @@ class Actor:
                 self._run()
         except Killed:
             pass
-        except BaseException as error:  # noqa: BLE001 - the world's own thread raises it
+        except BaseException as error:
             if not self.process.dead:
                 works.failure = works.failure or error
         self.over = True
@@ -75,13 +77,17 @@ class Actor:
 
 
 class Clockwork:
-    """Clock, agenda and turns; ``preempt`` is the chance to lose one's turn at a lock."""
+    """Clock, agenda and turns; ``preempt`` is the chance to lose one's turn at a lock.
 
-    def __init__(self, seed: int, hub: Hub) -> None:
+    ``look`` is called whenever nobody can run, before time moves on.
+    """
+
+    def __init__(self, seed: int, hub: Hub, look: Callable[[], None]) -> None:
         self.now_s = 1000.0
         self.chance = Random(seed)
         self.preempt = self.chance.choice((0.0, 0.02, 0.02, 0.2))
         self.hub = hub
+        self.look = look
         self.current: Actor | None = None
         self.failure: BaseException | None = None
         self.trace: deque[tuple[float, str, object]] = deque(maxlen=TRACE)
@@ -150,10 +156,18 @@ class Clockwork:
         if actor.sleep == number:
             self.wake(actor)
 
+    def interrupt(self, actor: Actor) -> None:
+        """Raise KeyboardInterrupt where *actor* sleeps, as a signal's handler does."""
+        actor.interruption = KeyboardInterrupt()
+        self.wake(actor)
+
     def _give_up(self, actor: Actor) -> None:
         self._own.switch()
         if actor.process.dead:
             raise Killed
+        error, actor.interruption = actor.interruption, None
+        if error is not None:
+            raise error
 
     # --- processes -----------------------------------------------------------------------
 
@@ -206,7 +220,7 @@ class Clockwork:
     def _next_move_s(self) -> float:
         """What ``hub.next_event_s()`` says, without a lock: it is asked at every step."""
         hub = self.hub
-        due_s = hub._late[0][0] if hub._late else inf  # noqa: SLF001
+        due_s = hub._late[0][0] if hub._late else inf
         for plane in hub.planes.values():
             for job in getattr(plane, "_pending", ()):
                 due_s = min(due_s, job.due_s)
@@ -214,6 +228,7 @@ class Clockwork:
 
     def _advance(self, moment_s: float) -> None:
         if moment_s > self.now_s:
+            self.look()  # nobody can run: whatever waits to be done now has been forgotten
             self.now_s, self.turns = moment_s, 0
 
     def _turn(self, *, ending: bool = False) -> None:

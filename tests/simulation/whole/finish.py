@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ def left_by(node: Opened) -> dict[str, Any]:
             for reader in list(endpoint.outgoing.readers.values())
             if reader.leases.transfers or reader.leases.offers
         ],
-        "timers": [k for k in endpoint.timers.armed() if k[0] not in {"probe", "greet"}],
+        "timers": [k for k in endpoint.timers.armed() if k[0] not in {"probe", "greet", "fence"}],
         "pool": pool if pool["free"] != pool["capacity"] or pool["waiting"] else {},
     }
     return {what: rest for what, rest in left.items() if rest}
@@ -102,7 +103,13 @@ def all_is_counted(books: Books, node: Opened) -> None:
         msg = f"{node.name} counts {health['puts']} puts of {node.published}, its callers {seen}"
         raise Violation(msg)
     raised, counted = _told(books.errors.get(node.instance, {})), _told(health["errors"])
-    if counted != raised:
+    # What becomes of a put on the worker's thread is told to nobody who was interrupted.
+    untold = Counter(counted)
+    untold.subtract(raised)
+    if (
+        min(untold.values(), default=0) < 0
+        or sum(untold.values()) > books.interrupted[node.instance]
+    ):
         msg = f"{node.name} counts the errors {counted}, and its callers saw {raised}"
         raise Violation(msg)
 

@@ -41,13 +41,16 @@ class SimLock:
         if not self._held:
             msg = "release unlocked lock"
             raise RuntimeError(msg)
+        self._let_go()
+        self._works.stumble()
+
+    def _let_go(self) -> None:
         self._held = False
         while self._waiters:
             waiter = self._waiters.popleft()
             if waiter.asleep:
                 self._works.wake(waiter)
                 break
-        self._works.stumble()
 
     def locked(self) -> bool:
         """Whether somebody holds it."""
@@ -78,9 +81,11 @@ class SimCondition(SimLock):
                 return False
             assert works.current is not None
             self._sleepers.append(works.current)
-            self._held = False
-            works.block(None if until_s is None else until_s - works.now_s)
-            self.acquire()
+            self._let_go()
+            try:
+                works.block(None if until_s is None else until_s - works.now_s)
+            finally:
+                self.acquire()
         return True
 
     def notify_all(self) -> None:
@@ -104,7 +109,7 @@ class SimQueue:
         if self._reader is not None:
             self._works.wake(self._reader)
 
-    def get(self) -> Any:  # noqa: ANN401 - whatever was put
+    def get(self) -> Any:
         """Take one, or sleep until there is one."""
         self._reader = self._works.current
         while not self._items:

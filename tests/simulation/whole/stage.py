@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tests.simulation.whole.clockwork import Process, Violation
 from tests.simulation.whole.primitives import CHANNELS
@@ -34,12 +35,18 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
     from stagelink.adapters.memory.ends import End
+    from stagelink.config import Config
     from stagelink.core.events import Action, Event
     from stagelink.core.values import Instance
     from stagelink.ports.plane import WriteOrder
 
 FREED = 0xDD
 """What freed memory is filled with, so that nobody reads it unnoticed."""
+
+FORGOTTEN_S = 0.1
+"""Longer than any nap of the driver's threads: what waits so long waits for nobody."""
+
+MOST_TICKETS, MOST_PENDING = 40, 1000
 
 TIMEOUTS = {
     "transfer_base_s": 0.3, "ttl_s": 8.0, "put_s": 0.3, "query_s": 1.0, "stuck_base_s": 3.0,
@@ -122,13 +129,11 @@ class Poisoner(Allocator):
     """Overwrites what is freed, after a look whether a posted write may still touch it."""
 
     __slots__ = ()
-    memories: dict[int, tuple[memoryview, World]]
-    memories = {}
+    memories: ClassVar[dict[int, tuple[memoryview, World]]] = {}
 
     def free(self, offset: int) -> int:
         """Take an extent back."""
-        size = self._live.get(offset, 0)
-        freed: Any = super().free(offset)  # type: ignore[func-returns-value]
+        size = super().free(offset)
         memory, world = self.memories[id(self)]
         address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + offset
         for plane in world.hub.planes.values():
@@ -140,7 +145,7 @@ class Poisoner(Allocator):
                     msg = f"[{offset}, +{size}) is freed under the write {job.order}"
                     raise Violation(msg)
         memory[offset : offset + size] = bytes([FREED]) * size
-        return freed  # type: ignore[no-any-return]
+        return size
 
 
 class Stage:
@@ -150,6 +155,11 @@ class Stage:
         self.world, self.name, self.address = world, name, address
         self.settings = settings
         self.starts = 0
+        self.instance = b""
+        self.process = Process(name)
+        self.driver: Any = None
+        self.plane: Any = None
+        self.memory: Any = None
         self.alive = self.closing = False
         self.published = 0
         self.held: deque[Callable[[], None]] = deque()
@@ -160,43 +170,39 @@ class Stage:
         return str(self.settings["stage"])
 
     def open(self) -> None:
-        """Open the next instance; only an actor of ``process`` may."""
+        """Open the next instance as compose does; only an actor of ``process`` may."""
         world = self.world
-        self.memory: Any
         config = load_config({**world.settings, **self.settings, "timeouts": TIMEOUTS})
-        self.instance = f"{self.name}.{self.starts}".encode().ljust(16, b".")
-        liveness = HubLiveness(self.instance, hub=world.hub)
-        memory = self.memory = PrivateMemoryProvider().allocate(config.pool_bytes)
-        self.channel = Channel(world, self.address, self.instance)
-        self.plane: Any
-        if world.mode == "map":
-            self.plane = MapPlane(world, self.instance)
-        else:
-            self.plane = WritePlane(world, self.process, self.instance)
-        self.plane.register(compose.REGION, memory)
-        planes = {"plane": self.plane}
         compression = Compression(config.compression, COMPRESSORS, config.decompress_limit)
         wrapping = Wrapping(Integrity(config.integrity), compression)
-        endpoint = compose._endpoint(  # noqa: SLF001 - as compose does
-            config, self.instance, liveness, planes, compression.names
-        )
-        endpoint.pool._allocator.__class__ = Poisoner  # noqa: SLF001
-        Poisoner.memories[id(endpoint.pool._allocator)] = memory.buffer, world  # noqa: SLF001
+        self.driver = Driver(self._parts(config, compression.names), world.works.clock)
+        self.connector = Connector(config, self.driver, PayloadSerializer(), wrapping)
+        self.alive, self.closing, self._since_s = True, False, inf
+
+    def _parts(self, config: Config, codecs: tuple[str, ...]) -> Parts:
+        world, instance = self.world, self.instance
+        liveness = HubLiveness(instance, hub=world.hub)
+        self.memory = memory = PrivateMemoryProvider().allocate(config.pool_bytes)
+        self.channel = Channel(world, self.address, instance)
+        if world.mode == "map":
+            self.plane = MapPlane(world, instance)
+        else:
+            self.plane = WritePlane(world, self.process, instance)
+        self.plane.register(compose.REGION, memory)
+        planes = {"plane": self.plane}
+        endpoint = compose._endpoint(config, instance, liveness, planes, codecs)
+        endpoint.pool._allocator.__class__ = Poisoner
+        Poisoner.memories[id(endpoint.pool._allocator)] = memory.buffer, world
         watch(endpoint, self, world.works.note)
-        clock = world.works.clock
-        log = Log(clock, stage=config.stage)
-        parts = Parts(endpoint, self.channel, WireCodec(), planes, memory, liveness, log)
-        self.driver = Driver(parts, clock)
-        self.endpoint = endpoint
-        serializer = PayloadSerializer()
-        self.connector = Connector(config, self.driver, serializer, wrapping)
-        self.alive, self.closing = True, False
+        log = Log(world.works.clock, stage=config.stage)
+        return Parts(endpoint, self.channel, WireCodec(), planes, memory, liveness, log)
 
     def start(self) -> None:
         """Begin a process that opens a connector and calls it."""
         self.let_go()  # views outlive their connector
         self.starts += 1
-        self.driver: Any = None
+        self.instance = f"{self.name}.{self.starts}".encode().ljust(16, b".")
+        self.driver = None
         self.process = Process(f"{self.name}.{self.starts}")
         self.world.works.note(self.name, "starts")
         self.world.works.spawn(f"{self.process.name} main", self.process, self._main)
@@ -213,9 +219,25 @@ class Stage:
         if self.driver is not None:
             self.driver.forked = True  # a process that has ended lets go of nothing by itself
         writes: Any = world.chance.choice(("land", "drop"))
-        world.hub.kill(f"{self.name}.{self.starts}".encode().ljust(16, b"."), writes)
+        world.hub.kill(self.instance, writes)
         world.works.kill(self.process)
         self.held.clear()
+
+    def look(self) -> None:
+        """Whatever is to be done is done soon, by some thread, or none knows of it."""
+        driver, now_s = self.driver, self.world.works.now_s
+        waits = driver.exchange.outbox or driver.work.todo or driver._mail or driver.views.gone
+        if not (waits or self.channel.readable):
+            self._since_s = inf
+        elif self._since_s == inf or self.process.woke_s > self._since_s:
+            self._since_s = now_s
+        elif now_s - self._since_s > FORGOTTEN_S:
+            msg = f"{self.name} leaves {waits or 'its mail'} undone for {now_s - self._since_s} s"
+            raise Violation(msg)
+        tickets, pending = len(driver.tickets._open), len(driver.exchange.outbox)
+        if tickets > MOST_TICKETS or pending > MOST_PENDING:
+            msg = f"{self.name} has {tickets} open calls and {pending} messages to send"
+            raise Violation(msg)
 
     def close(self) -> None:
         """Close the connector in the time that it promises; only an actor may."""
@@ -234,7 +256,7 @@ class Stage:
             self.held.popleft()()
 
 
-def watch(endpoint: Any, node: Any, note: Callable[[str, object], None]) -> None:  # noqa: ANN401
+def watch(endpoint: Any, node: Any, note: Callable[[str, object], None]) -> None:
     """Note every fact that a core hears, and count in *node* what it publishes."""
     handle = endpoint.handle
     node.published = 0

@@ -41,7 +41,7 @@ class Story:
         chance = world.chance
         self._pace_s = chance.choice((0.002, 0.02, 0.1))
         self._troubles_every_s = chance.choice((0.0, 5.0, 1.0, 0.3)) * (1 + self._pace_s * 10)
-        self.over = False
+        self.over: bool = False
 
     # --- callers -------------------------------------------------------------------------
 
@@ -53,15 +53,18 @@ class Story:
 
     def _caller(self, node: Stage, name: str) -> None:
         works, most = self._world.works, self._left
-        while self._next.get(name, 0) < most and not (self.over or node.closing):
+        while self._next.get(name, 0) < most and self._goes_on(node):
             number = self._next[name] = self._next.get(name, 0) + 1
             self._spent += number == most
             chance = self.chance_of(name, number)
             works.block(chance.expovariate(1 / self._pace_s))
-            if node.closing or not self._happens((name, number)):
+            if not (self._goes_on(node) and self._happens((name, number))):
                 continue
             self.done.append((name, number))
             drawn(node.stage, chance)(Act(self._world, node, chance, f"{name}.{number}"))
+
+    def _goes_on(self, node: Stage) -> bool:
+        return not (self.over or node.closing)
 
     def _happens(self, name: Name) -> bool:
         return self._only is None or name in self._only
@@ -97,7 +100,7 @@ class Story:
         if self._happens(name):
             self.done.append(name)
             troubles = ((self._break, 5), (self._cut, 3), (self._pause, 3), (self._crash, 2),
-                        (self._close, 2))  # fmt: skip
+                        (self._close, 2), (self._interrupt, 4))  # fmt: skip
             strikes, weights = zip(*troubles, strict=True)
             strike = chance.choices(strikes, weights)[0]
             node = chance.choice(list(self._world.stages.values()))
@@ -125,6 +128,14 @@ class Story:
                     hub.connect(end)
 
         world.works.after(chance.choice((0.0, 0.1, 1.0)), meet)
+
+    def _interrupt(self, node: Stage, chance: Random) -> None:
+        """As Ctrl-C does, where a caller sleeps in a call."""
+        asleep = [one for one in node.process.actors if one.in_call and one.asleep]
+        if asleep:
+            actor = chance.choice(asleep)
+            self._world.works.note(actor.name, "is interrupted")
+            self._world.works.interrupt(actor)
 
     def _cut(self, node: Stage, chance: Random) -> None:
         world = self._world

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections import Counter, deque
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from tests.simulation.whole.books import Books, Put
 
@@ -59,17 +60,25 @@ class Opened(Node, Protocol):
 
 
 class Surroundings(Protocol):
-    """A world; ``slack_s`` is how late a call may end, ``flips`` how often bytes are changed."""
+    """A world; ``flips`` is how often bytes are changed on their way."""
 
     books: Books
     operations: int
     keeps: float
     linger_s: float
     flips: float
-    slack_s: float
     sends: Mapping[str, tuple[str, ...]]
     receives: Mapping[str, tuple[str, ...]]
     receipts: deque[tuple[Put, dict[str, Any]]]
+
+    @property
+    def slack_s(self) -> float:
+        """How late a call may end."""
+        ...
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Within, the caller is in a call, and may be interrupted."""
+        ...
 
     @property
     def works(self) -> Clock:

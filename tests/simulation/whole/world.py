@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import deque
+from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from stagelink.adapters.memory import Faults, Hub, WriteFault
 from stagelink.core.errors import TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from tests.simulation.whole.books import Put
     from tests.simulation.whole.story import Name
@@ -62,7 +63,7 @@ class World:
         self.seed, self.operations = seed, 0
         self.chance = chance = Random(seed)
         self.hub = Hub(now=lambda: self.works.now_s)
-        self.works = Clockwork(seed + 1, self.hub)
+        self.works = Clockwork(seed + 1, self.hub, self._look)
         self.books = Books()
         self.receipts: deque[tuple[Put, dict[str, Any]]] = deque(maxlen=20)
         self.mode = chance.choice(("map", "write", "write"))
@@ -139,8 +140,26 @@ class World:
         self.faults = None
         for node in self.stages.values():
             if node.driver is not None:
-                node.channel._faults = None  # noqa: SLF001 - faults have no end of their own
-                node.plane._faults = None  # noqa: SLF001
+                node.channel._faults = None
+                node.plane._faults = None
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Within, the running actor is in a call, and may be interrupted."""
+        actor = self.works.current
+        assert actor is not None
+        actor.in_call = True
+        try:
+            yield
+        finally:
+            actor.in_call = False
+            actor.interruption = None
+
+    def _look(self) -> None:
+        """Nothing waits for long for somebody to do it, and nothing grows without bound."""
+        for node in self.stages.values():
+            if node.alive and not (node.closing or node.process.paused):
+                node.look()
 
     # --- the whole of it -----------------------------------------------------------------
 
