@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CODE := core ports adapters plugins src tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs check fmt lint types contracts units model clean
+.PHONY: help demo test docs check fmt lint types contracts units model prove clean
 
 help: ## Show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ units: $(VENV)/ready ## Tests with branch coverage, in parallel
 # Without coverage: it would cost the explorer half of its states.
 model: $(VENV)/ready ## Explore every interleaving of small worlds, and see mistakes caught
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/model
+
+prove: $(VENV)/ready ## Hunt for counter-examples to every promise; BUDGET=seconds goes further
+	$(BIN)/python -m tests.prove $(if $(BUDGET),--budget $(BUDGET))
 
 fmt: $(VENV)/ready ## Format, and mend what the linter can
 	$(BIN)/ruff format $(CODE)

@@ -8,7 +8,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KITS = "channel listening compressor plane meeting connector calls readers ends kit"
+KITS = """
+calls channel channel_deaths compressor connector elsewhere ends kit listening meeting parties plane plane_deaths
+plane_ends readers
+"""
 
 for kit in KITS.split():
     pytest.register_assert_rewrite(f"stagelink.plugins.conformance.{kit}")

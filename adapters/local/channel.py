@@ -178,7 +178,6 @@ class LocalChannel:
             return
         self._closed = True
         self.let_go()
-        self._close_listener()
         self._lanes.clear()
         self._by_descriptor.clear()
         self._ready.clear()
@@ -186,15 +185,14 @@ class LocalChannel:
         self._inner.close()
 
     def let_go(self) -> None:
-        """Close our copies of the connections, as a forked child does.
+        """Close our copies of the sockets, as a forked child does.
 
         Else its parent's death would not be heard while it lives, and who dials the parent's
         successor would be connected to the child, which never answers.
         """
         for lane in list(self._lanes.values()):
             lane.socket.close()
-        if self._listener is not None:
-            self._listener.close()
+        self._close_listener()
 
     def __enter__(self) -> LocalChannel:  # noqa: PYI034 - typing has no Self in 3.10
         """The channel itself; leaving closes it."""

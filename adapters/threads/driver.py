@@ -361,18 +361,8 @@ class Driver:
 
         Calls are answered at once; the answer to ticket 0 is returned.
         """
-        result: Result = None
         with self.state:
-            for action in self._endpoint.handle(event, self.clock()):
-                kind = type(action)
-                if kind is Send or kind is Dial or kind is HangUp:
-                    self._outbox.append(action)  # type: ignore[arg-type]
-                elif kind is not Complete:
-                    self._todo.append(action)
-                elif action.ticket:  # type: ignore[union-attr]
-                    self._answer(action)  # type: ignore[arg-type]
-                else:
-                    result = action.result  # type: ignore[union-attr]
+            result = self._perform(event)
             due = self._endpoint.next_deadline()
             sooner = due is not None and due < self._poll_until
             if sooner:
@@ -381,6 +371,21 @@ class Driver:
         # leaves that to the standby thread: to wake anybody would only cost this call its turn.
         if sooner and (self._polled_for is not None or not self._waiting):
             self._kick()
+        return result
+
+    def _perform(self, event: Event) -> Result:
+        """Hand *event* in, with ``state`` held; the answer to ticket 0."""
+        result: Result = None
+        for action in self._endpoint.handle(event, self.clock()):
+            kind = type(action)
+            if kind is Send or kind is Dial or kind is HangUp:
+                self._outbox.append(action)  # type: ignore[arg-type]
+            elif kind is not Complete:
+                self._todo.append(action)
+            elif action.ticket:  # type: ignore[union-attr]
+                self._answer(action)  # type: ignore[arg-type]
+            else:
+                result = action.result  # type: ignore[union-attr]
         return result
 
     def _answer(self, action: Complete) -> None:
@@ -416,8 +421,7 @@ class Driver:
             undo = undoing(event, ticket)
             if undo is not None:  # else its failure stays to be seen: it may not be told again
                 ticket.result = None
-        if undo is not None:
-            self._feed(undo)
+                self._perform(undo)
 
 
 def _forked() -> None:

@@ -1,9 +1,15 @@
 """What every control channel promises, as tests. Subclass, give ``make_channel``, run pytest.
 
+def make(address=""):
+    return MyChannel(address or "mine://fresh")
+
 class TestMine(ControlChannelContract):
     @pytest.fixture
     def make_channel(self):
-        return lambda address="": MyChannel(address or "mine://fresh")
+        return make
+
+Some channels are made in another process, to be frozen and killed there: so ``make`` stands at the
+top of a module that can be imported. ``crosses_processes = False`` leaves those tests out.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stagelink.core.errors import ConfigError
+from stagelink.plugins.conformance.channel_deaths import ChannelDeathsContract
 from stagelink.plugins.conformance.listening import (
     HEADER,
     MOST_QUEUED,
@@ -46,10 +53,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-class ControlChannelContract:
+class ControlChannelContract(ChannelDeathsContract):
     """The promises of :class:`stagelink.ports.ControlChannel`.
 
-    ``reopens`` says whether a channel may listen where a closed one has listened before.
+    ``reopens`` says whether a channel may listen where a closed one has listened before, and
+    ``crosses_processes`` whether it reaches other processes.
     """
 
     reopens = True
@@ -93,6 +101,7 @@ class ControlChannelContract:
         assert [mail.frames for mail in take_mail(there, len(sent))] == sent
         got = take_mail(here, len(sent))
         assert [mail.frames for mail in got] == sent
+        assert here.dropped == there.dropped == 0
         assert {mail.link for mail in got} == {there.address}
 
     def test_what_was_sent_may_be_changed_afterwards(self, open_channel: Maker) -> None:
@@ -207,7 +216,11 @@ class ControlChannelContract:
         here, there = open_channel(), open_channel()
         for garbage in ("", "nonsense", "http://example.com", "tcp://", "\0"):
             with pytest.raises(ConfigError):
+                here.check(garbage)
+            with pytest.raises(ConfigError):
                 here.dial(garbage)
+        here.check(there.address)
+        assert not drain(here)
         connect(here, there)
 
     def test_after_hanging_up_nothing_comes_from_there(self, open_channel: Maker) -> None:
@@ -231,6 +244,7 @@ class ControlChannelContract:
             assert not drain(there)
             assert not is_readable(there)
             assert here.send(there.address, [HEADER, b"%d" % number])
+            assert is_readable(there, PATIENCE_S), "not woken"
             assert take_mail(there)[0].frames[1] == b"%d" % number
 
     def test_no_wake_up_is_lost_to_a_send(self, open_channel: Maker) -> None:
@@ -267,6 +281,23 @@ class ControlChannelContract:
             assert is_readable(there, PATIENCE_S)
             assert there.send(back, [HEADER, b"swallows the wake-up"])
             assert take_mail(there)[0].frames[1] == b"%d" % number
+        assert len(take_mail(here, 100)) == 100  # noqa: PLR2004 - one for each
+
+    def test_who_sends_finds_what_the_send_may_have_hidden(self, open_channel: Maker) -> None:
+        """With receive(look=False); whatever that leaves, the descriptor still tells of."""
+        here, there = open_channel(), open_channel()
+        back = connect(here, there)
+        for number in range(100):
+            assert here.send(there.address, [HEADER, b"%d" % number])
+            assert is_readable(there, PATIENCE_S)
+            assert there.send(back, [HEADER, b"hides it"])
+            found = []
+            while (arrival := there.receive(look=False)) is not None:
+                found.append(arrival)
+            if not found:
+                assert is_readable(there), "neither found nor told of"
+                found += take_mail(there)
+            assert [mail.frames[1] for mail in mails(found)] == [b"%d" % number]
         assert len(take_mail(here, 100)) == 100  # noqa: PLR2004 - one for each
 
     def test_the_descriptor_stays_the_same(self, open_channel: Maker) -> None:

@@ -48,13 +48,15 @@ def drain(channel: ControlChannel) -> list[Arrival]:
 def drain_until(
     channel: ControlChannel,
     predicate: Callable[[list[Arrival]], bool],
-    timeout_s: float = PATIENCE_S,
+    timeout_s: float | None = None,
 ) -> list[Arrival]:
     """Collect arrivals until *predicate* holds of them, asleep on the descriptor in between.
 
     Raises:
-        AssertionError: it did not hold within *timeout_s* seconds; a lost wake-up ends so.
+        AssertionError: it did not hold within *timeout_s* seconds (None: :data:`PATIENCE_S`); a
+            lost wake-up ends so.
     """
+    timeout_s = PATIENCE_S if timeout_s is None else timeout_s
     deadline_s = time.monotonic() + timeout_s
     arrivals = drain(channel)
     while not predicate(arrivals):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +36,21 @@ class Party(NamedTuple):
 MakeParty = Callable[[int], Party]
 
 
+def filled(memory: memoryview, byte: int) -> bool:
+    """Whether every byte is that one: to be asserted, as a diff of megabytes takes a minute."""
+    return bytes(memory) == bytes([byte]) * len(memory)
+
+
+def comes(holds: Callable[[], object]) -> bool:
+    """Whether *holds* comes true in time."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.002)
+    return True
+
+
 class Outcome:
     """A ``done`` callback that keeps what it was told, and shows if it was told twice."""
 
@@ -58,14 +74,18 @@ class Outcome:
 class Meeting:
     """Two parties that know each other; ``owner`` has the data, ``peer`` wants it."""
 
-    def __init__(self, owner: Party, peer: Party) -> None:
+    def __init__(self, owner: Party, peer: Party, *, register_owner: bool = True) -> None:
         self.owner = owner
         self.peer = peer
         self.writes = owner.plane.capabilities.mode == "write"
-        for party in (owner, peer):
+        for party in (owner, peer) if register_owner else (peer,):
             party.plane.register(REGION, party.memory)
-        owner.plane.attach(peer.instance, peer.plane.describe())
-        peer.plane.attach(owner.instance, owner.plane.describe())
+        self.introduce()
+
+    def introduce(self) -> None:
+        """Let each attach what the other describes now."""
+        self.owner.plane.attach(self.peer.instance, self.peer.plane.describe())
+        self.peer.plane.attach(self.owner.instance, self.owner.plane.describe())
 
     def fill(self) -> bytes:
         """Put random bytes into the owner's memory, and return them."""

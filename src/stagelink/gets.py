@@ -191,7 +191,9 @@ class Gets:
         driver.counters.gets.add(call.from_stage, result.size, driver.clock() - call.start_s)
         if payload is None:
             payload = Payload(driver, self._serializer, key)
-        payload.hold(buffer, handle, result.generation, size, not shared)
+        payload._hold(  # noqa: SLF001 - payloads are made here
+            buffer, handle, result.generation, size, not shared
+        )
         return payload
 
     def _unwrapped(

@@ -54,7 +54,7 @@ class Payload:
         self.generation = self.size = 0
         self.writable = False
 
-    def hold(self, buffer: Any, handle: int, generation: int, size: int, writable: bool) -> None:  # noqa: ANN401
+    def _hold(self, buffer: Any, handle: int, generation: int, size: int, writable: bool) -> None:  # noqa: ANN401
         """The delivery of *handle* (0: none to release), of *size* bytes in *buffer*."""
         self._buffer = buffer
         self._handle = handle

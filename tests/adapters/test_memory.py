@@ -73,6 +73,8 @@ def here_and_there(hub: Hub) -> Iterator[tuple[MemoryChannel, MemoryChannel]]:
 class TestMemoryChannel(ControlChannelContract):
     """Queues."""
 
+    crosses_processes = False
+
     @pytest.fixture
     def make_channel(self, hub: Hub) -> Maker:
         """In a hub of this test."""
@@ -92,6 +94,8 @@ def party(plane: Callable[[bytes], MemoryMapPlane | MemoryWritePlane], size: int
 class TestMemoryMapPlane(DataPlaneContract):
     """Readers map."""
 
+    crosses_processes = False
+
     @pytest.fixture
     def make_party(self, hub: Hub) -> MakeParty:
         """In a hub of this test."""
@@ -100,6 +104,8 @@ class TestMemoryMapPlane(DataPlaneContract):
 
 class TestMemoryWritePlane(DataPlaneContract):
     """Senders write."""
+
+    crosses_processes = False
 
     @pytest.fixture
     def make_party(self, hub: Hub) -> MakeParty:

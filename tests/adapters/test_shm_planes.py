@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,16 +13,18 @@ from stagelink.core.errors import TransportError
 from stagelink.core.values import RegionRef
 from stagelink.plugins.conformance.plane import DataPlaneContract, MakeParty, Party
 
-if TYPE_CHECKING:
-    from stagelink.ports.plane import DataPlane
-
 HEAD = struct.Struct("!HQQ")
 
 
-def party(plane: DataPlane, size: int) -> Party:
-    """A party with a segment of *size* bytes."""
+def mapping(size: int) -> Party:
+    """A party whose peers map its segment of *size* bytes."""
     instance = secrets.token_bytes(16)
-    return Party(instance, plane, SharedMemoryProvider(instance).allocate(size))
+    return Party(instance, ShmMapPlane(), SharedMemoryProvider(instance).allocate(size))
+
+
+def writing(size: int) -> Party:
+    """A party that writes into its peers' segments."""
+    return mapping(size)._replace(plane=ShmWritePlane())
 
 
 class TestShmMapPlane(DataPlaneContract):
@@ -32,7 +33,7 @@ class TestShmMapPlane(DataPlaneContract):
     @pytest.fixture
     def make_party(self) -> MakeParty:
         """Over /dev/shm."""
-        return lambda size: party(ShmMapPlane(), size)
+        return mapping
 
 
 class TestShmWritePlane(DataPlaneContract):
@@ -41,7 +42,7 @@ class TestShmWritePlane(DataPlaneContract):
     @pytest.fixture
     def make_party(self) -> MakeParty:
         """Over /dev/shm."""
-        return lambda size: party(ShmWritePlane(), size)
+        return writing
 
 
 def describe(name: str, size: int = 4096, region: int = 1) -> bytes:

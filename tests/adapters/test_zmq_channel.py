@@ -3,9 +3,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import secrets
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ from stagelink.plugins.conformance.channel import (
     until_down,
     until_up,
 )  # fmt: skip
-from stagelink.ports.channel import LinkDown, Mail
+from stagelink.ports.channel import LinkDown, LinkUp, Mail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,25 +48,28 @@ if TYPE_CHECKING:
     Pair = tuple[ZmqChannel, ZmqChannel]
 
 
-def reopened(address: str, host: str) -> ZmqChannel:
-    """What a maker gives: at *address*, or at a free port of *host*."""
+def over_tcp(address: str = "") -> ZmqChannel:
+    """What a maker gives: at *address*, or at a free port."""
     port = int(address.rpartition(":")[2]) if address else 0
-    return ZmqChannel(host, port, high_water_mark=200)
+    return ZmqChannel("127.0.0.1", port, high_water_mark=200)
+
+
+def over_ipc(directory: str, address: str = "") -> ZmqChannel:
+    """At *address*, or under a fresh name of *directory*."""
+    path = address or f"{directory}/{secrets.token_hex(4)}"
+    return ZmqChannel(ipc=path, high_water_mark=200)
 
 
 class TestOverTcp(ControlChannelContract):
     @pytest.fixture
     def make_channel(self) -> Maker:
-        return lambda address="": reopened(address, "127.0.0.1")
+        return over_tcp
 
 
 class TestOverIpc(ControlChannelContract):
     @pytest.fixture
     def make_channel(self, tmp_path: Path) -> Maker:
-        names = iter(range(1000))
-        return lambda address="": ZmqChannel(
-            ipc=address or str(tmp_path / f"{next(names)}"), high_water_mark=200
-        )
+        return partial(over_ipc, str(tmp_path))
 
 
 @pytest.fixture
@@ -247,7 +252,8 @@ def test_a_killed_process_is_told_within_a_second_on_both_links() -> None:
         pipe.send(here.address)
         address = pipe.recv()
         here.dial(address)
-        accepted = next(mail.link for mail in take_mail(here) if mail.link != address)
+        arrivals = drain_until(here, lambda seen: LinkUp(address) in seen and bool(mails(seen)))
+        accepted = next(mail.link for mail in mails(arrivals) if mail.link != address)
         here.send(address, [HEADER, b"there?"])
         drain_until(here, lambda seen: any(mail.link == address for mail in mails(seen)))
         began_s = time.monotonic()

@@ -12,10 +12,9 @@ from tests.model.state import Bounds
 
 from stagelink.core.arrivals import Arrivals
 from stagelink.core.edges import Edges
-from stagelink.core.endings import Endings
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.events import StartWrite
-from stagelink.core.handshake.fetch import DRAINING, HELD, Fetches
+from stagelink.core.handshake.fetch import DRAINING, Fetches
 from stagelink.core.handshake.inbox import Inbox
 from stagelink.core.handshake.lease import WRITING, Leases
 from stagelink.core.incoming import Incoming
@@ -78,7 +77,7 @@ def _no_record(original: Any) -> Any:
 def _offer_without_lease(original: Any) -> Any:
     def offer(self: Edges, reader: Any, entry: Any) -> Any:
         how = original(self, reader, entry)
-        if reader.leases.offers.pop(entry.generation, 0) is None:
+        if reader.leases.offers.pop(entry.generation, None) is not None:
             self.ledger(reader).unlease(entry.generation)
         return how
 
@@ -161,15 +160,6 @@ def _free_on_suspicion(original: Any) -> Any:
     return disconnected
 
 
-def _end_by_snapshot(_: Any) -> Any:
-    def end_all(self: Endings, fetches: Any, reason: Any, detail: str, out: Any) -> None:
-        for fetch in fetches:
-            if fetch.state not in {HELD, DRAINING}:
-                self._gets.give_up(fetch, reason.value, detail, out)
-
-    return end_all
-
-
 def _closing_is_not_owed(original: Any) -> Any:
     def ended(self: Arrivals, source: Any, transfer: int, out: Any) -> Any:
         owed = source.owed
@@ -196,7 +186,7 @@ def _every_session_is_ours(_: Any) -> Any:
     return lambda self, source, session: source.session.state != "dialing"
 
 
-_PULL, _TWO = Bounds(), Bounds(gets=2, cuts=1)
+_PULL = Bounds()
 _CUT, _OFFER, _FENCE = Bounds(cuts=1), Bounds(mode="offer"), Bounds(cuts=1, fences=1)
 
 MUTATIONS = {
@@ -222,7 +212,6 @@ MUTATIONS = {
     "cancel is ignored": Mutation(Bounds(max_writes=0), Transfers, "cancel", _nothing),
     "free on suspicion": Mutation(_CUT, Endpoint, "_disconnected", _free_on_suspicion),
     "one announcement, two gets": Mutation(Bounds(gets=2), Inbox, "assign", _nothing),
-    "end gets by snapshot": Mutation(_TWO, Endings, "end_all", _end_by_snapshot),
     "closing an id is not told": Mutation(_PULL, Arrivals, "_ended", _closing_is_not_owed),
     "done before the write ends": Mutation(_PULL, Transfers, "_start_writes", _done_too_early),
     "every session is ours": Mutation(

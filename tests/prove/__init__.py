@@ -1,0 +1,1 @@
+"""The whole hunt for counter-examples, in one command."""
