@@ -257,12 +257,12 @@ class Round:
         """Wait for the vigils' ends; when the last of all deaths was known.
 
         Who had not met the sender before its first vigil may just as well be told of its
-        predecessor's end, or that it cannot be reached.
+        predecessor's end, or that it cannot be reached. And who slept while a successor came has
+        gone on waiting for that one, and is told of its death.
         """
         ends = [one for one in (*self._past, *self._mortals.values()) if one.role == "mortal"]
         known_s = max(one.ended_s for one in (*self._past, *self._mortals.values()))
         for part in watched:
-            last = ends[0] if part.name.startswith("vigil first") else ends[-1]
             process = self._lane.survivors[part.role]
             until_s = time.monotonic() + VIGIL_S + 3.0
             while part.name not in process.said and process.hear(until_s - time.monotonic()):
@@ -274,7 +274,8 @@ class Round:
                 continue
             known_s = max(known_s, said["ended_s"])
             if self._plan.meets or not part.name.startswith("vigil first"):
-                self._took(part, said, last)
+                before = [one for one in ends if one.ended_s <= said["ended_s"]]
+                self._took(part, said, before[-1] if before else ends[0])
         return known_s
 
     def _took(self, part: Part, said: dict[str, Any], dead: Process) -> None:
