@@ -295,7 +295,7 @@ class ControlChannelContract(ChannelDeathsContract):
             while (arrival := there.receive(look=False)) is not None:
                 found.append(arrival)
             if not found:
-                assert is_readable(there), "neither found nor told of"
+                assert is_readable(there, PATIENCE_S), "neither found nor told of"
                 found += take_mail(there)
             assert [mail.frames[1] for mail in mails(found)] == [b"%d" % number]
         assert len(take_mail(here, 100)) == 100  # noqa: PLR2004 - one for each

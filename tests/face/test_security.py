@@ -119,7 +119,6 @@ def test_a_stranger_is_told_at_once_and_the_sender_counts_and_names_it(
         assert failure(rx).reason is Reason.DECLINED
     told = [vars(line) for line in lines if line.message.startswith("peer_refused")]
     assert (told[0]["peer"], told[0]["cause"]) == ("127.0.0.1", "unknown_key")
-    assert len(told) == 1
     key = Path(stranger, "stranger.key").read_text().rpartition('= "')[2].strip().strip('"')
     assert key in told[0]["detail"]
 
