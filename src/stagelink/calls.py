@@ -62,7 +62,7 @@ class Calls:
             self.check_process()
         if driver.closed:
             msg = f"the connector of stage {self.stage!r} is closed"
-            raise ClosedError(msg, remedy="open a new one")
+            raise ClosedError(msg, reason=Reason.CLOSED, remedy="open a new one")
         if sends and not self._sends:
             msg = f"the connector of stage {self.stage!r} only receives"
             raise ConfigError(msg, remedy="open it with role='peer' to put as well")
