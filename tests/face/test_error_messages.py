@@ -131,6 +131,12 @@ def replaced(stage: Stage) -> object:
     return stage.get(metadata=old)
 
 
+def closed(stage: Stage) -> object:
+    """A put on a closed connector."""
+    stage.tx.close()
+    return stage.put()
+
+
 def full(stage: Stage) -> object:
     """A put into a pool that others have filled."""
     for number in range(3):
@@ -177,6 +183,7 @@ def corrupt(stage: Stage) -> object:
     key, (tx, rx) = stage.key, pair_with_digests(stage.open)
     tx.put(key, body(1, MIB), to="talker")
     entry = tx._driver.look(lambda e: next(iter(e.outgoing.ledgers["talker"].entries.values())))
+    assert entry.block is not None
     tx._driver.parts.memory.buffer[entry.block.offset + MIB // 2] ^= 1
     stage.rx = rx
     return stage.get()
@@ -259,7 +266,7 @@ PUTS: dict[Reason, Callable[[Stage], object]] = {
     Reason.NEVER_FITS: lambda s: s.put(body(1, 64 * MIB)),
     Reason.NO_ROOM: full,
     Reason.DUPLICATE: lambda s: (s.put(), s.put())[1],
-    Reason.CLOSED: lambda s: (s.tx.close(), s.put())[1],
+    Reason.CLOSED: closed,
 }
 OTHERS: dict[str, tuple[Reason, Callable[[Stage], object]]] = {
     "alloc": (Reason.NEVER_FITS, lambda s: s.tx.alloc((64 * MIB,), "uint8")),
