@@ -44,9 +44,6 @@ class Arrivals:
         source.owed += 1
         source.owed_bytes += len(body)
         source.recent.pop(key, None)
-        if (where is not None and where.size != size) or not (number and generation):
-            self._forged(source, message, out)
-            return
         if generation in source.consumed:
             source.consumed[generation] = True
             return
@@ -55,7 +52,9 @@ class Arrivals:
             return
         gets = self._gets
         at_work = gets.fetches.active.get((source.peer, generation), 0)
-        if at_work and not self._is_of(at_work, key):
+        if (where is not None and where.size != size) or not (number and generation) or (
+            at_work and not self._is_of(at_work, key)
+        ):  # fmt: skip
             self._forged(source, message, out)
             return
         if how == INLINE and not (known or at_work or source.rejected):
@@ -75,6 +74,7 @@ class Arrivals:
         source.inbox.add(message, at_work)
         if source.rejected:
             reject_announced(gets, source, message, out)
+        gets.fail_replaced(source, message.key, message.generation, out)
         gets.advance(source, message.key, out)
 
     def _is_of(self, number: int, key: str) -> bool:

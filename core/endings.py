@@ -36,7 +36,11 @@ class Endings:
         if fetch is None or fetch.state in {HELD, DRAINING}:
             return  # another time-out of this very moment has ended it
         source = self._gets.sources[fetch.address]
-        trouble = self._known_trouble(source) or self._stalled(source, fetch)
+        trouble = (
+            self._known_trouble(source)
+            or self._stalled(source, fetch)
+            or self._gets.no_room(fetch)
+        )
         reason, detail = trouble or (Reason.DEADLINE, _explain(source, fetch))
         self._gets.give_up(fetch, reason.value, detail, out)
 

@@ -35,7 +35,7 @@ from stagelink.core.share import Debts
 from stagelink.core.shelf import Shelf
 from stagelink.core.source import FLUSH_BYTES, FLUSH_CHANGES
 from stagelink.core.streams import MARK
-from stagelink.core.values import RegionRef, new
+from stagelink.core.values import NO_INSTANCE, RegionRef, new
 from stagelink.core.violations import Violation, Violations
 from stagelink.core.waits import Waits
 
@@ -103,6 +103,14 @@ class Gets:
             self.take(source, fetch, known, out)
         else:
             self.waits.tell(source.address, key, out)
+
+    def fail_replaced(self, source: Source, key: str, newest: int, out: list[Action]) -> None:
+        """End the gets that wait for an older generation of *key*: they only ever grow."""
+        for fetch in self.fetches.waiting_for(source.address, key):
+            here = fetch.want_instance in {NO_INSTANCE, source.peer}
+            if here and 0 < fetch.want < newest:
+                detail = f"generation {newest} has taken its place"
+                self.give_up(fetch, Reason.REPLACED.value, detail, out)
 
     def is_there(self, source: Source, key: str) -> bool:
         """Whether a get of *key* would be given a payload that nobody else works on."""
@@ -178,6 +186,17 @@ class Gets:
         elif isinstance(room, Refusal):
             reason = Reason.NEVER_FITS if room.never_fits else Reason.NO_ROOM
             self.fail(fetch, reason.value, describe(room), out)
+
+    def no_room(self, fetch: Fetch) -> tuple[Reason, str] | None:
+        """Why *fetch* has not come, if it is for want of room here."""
+        if fetch.state != QUEUED:
+            return None
+        room = self._pool.stats()
+        detail = (
+            f"{fetch.size} bytes did not fit in time: free {room.free}, largest free "
+            f"{room.largest_free}, capacity {room.capacity}, waiting {room.waiting}"
+        )
+        return Reason.NO_ROOM, detail
 
     def pull(self, source: Source, fetch: Fetch, block: Block | None, out: list[Action]) -> None:
         """Ask for the payload under a new id: into *block*, or where it lies (None)."""

@@ -141,6 +141,7 @@ class Incoming:
         self._timers.arm(("fetch", fetch.number), command.deadline_s)
         self.senders.expect_successor(source)
         if known is not None:
+            gets.fail_replaced(source, key, known.generation, out)
             gets.advance(source, key, out)
         elif source.inbox.forgot:
             source.ask_if_forgotten(key, gets.fetches, out)
@@ -230,11 +231,12 @@ class Incoming:
                 named = {kept.key, stream_of(kept.key)}
                 if kept.address == command.address and command.key in named:
                     self.deliveries.unshelve(kept, now_s, out)
-        detail = "cancelled by this side"
-        self.endings.end_all(wanted, Reason.CANCELLED, detail, out)
+        reason = Reason.REJECTED if command.reject else Reason.CANCELLED
+        detail = f"{reason.value} by this side"
+        self.endings.end_all(wanted, reason, detail, out)
         known = self.waits.keys(source.address)
         unwanted = [key for key in known if command.key in {key, stream_of(key)}]
-        failure = Failure(Reason.CANCELLED.value, detail, source.label)
+        failure = Failure(reason.value, detail, source.label)
         ended = self.waits.cancel(source.address, unwanted, failure, out)
         out.append(Complete(command.ticket, len(wanted) + ended))
 

@@ -62,7 +62,7 @@ class Calls:
             self.check_process()
         if driver.closed:
             msg = f"the connector of stage {self.stage!r} is closed"
-            raise ClosedError(msg, remedy="open a new one")
+            raise ClosedError(msg, reason=Reason.CLOSED, remedy="open a new one")
         if driver.torn:
             msg = f"the connector of stage {self.stage!r} was interrupted in the middle of a step"
             raise ClosedError(msg, reason=Reason.CLOSED, remedy="close it, and open a new one")

@@ -37,8 +37,13 @@ _MEANING: dict[Reason, tuple[type[StagelinkError], str, str]] = {
         "put it with readers=n, or name the readers",
     ),
     Reason.FAILED: (GoneError, "the producer failed", "see the producer's error"),
-    Reason.CANCELLED: (GoneError, "the get was cancelled on this side", ""),
-    Reason.REJECTED: (GoneError, "the key was rejected on this side", ""),
+    Reason.CANCELLED: (
+        GoneError, "the get was cancelled on this side", "get the key again if it is still wanted",
+    ),
+    Reason.REJECTED: (
+        GoneError, "the key was rejected on this side",
+        "have it put again if it is wanted after all",
+    ),
     Reason.CLOSED: (ClosedError, "the connector is closed", "open a new one"),
     Reason.DEADLINE: (
         DeadlineError, "nothing came before the deadline",
@@ -75,13 +80,19 @@ _MEANING: dict[Reason, tuple[type[StagelinkError], str, str]] = {
         TransportError, "the payload's bytes are not those that were put",
         "put it again; if it recurs, check the memory of both hosts and what is between them",
     ),
-    Reason.OUT_OF_BOUNDS: (TransportError, "an address is outside its region", "report this"),
+    Reason.OUT_OF_BOUNDS: (
+        TransportError, "an address is outside its region",
+        "run the same version on both sides; if it recurs, report this",
+    ),
     Reason.UNKNOWN: (GoneError, "the sender does not know this payload", _GONE),
     Reason.MISMATCH: (
         ProtocolViolationError, "the payload is not what was asked for",
         "use the metadata of the very put, unchanged",
     ),
-    Reason.PROTOCOL: (ProtocolViolationError, "the peer broke the protocol", "report this"),
+    Reason.PROTOCOL: (
+        ProtocolViolationError, "the peer broke the protocol",
+        "run the same version on both sides; if it recurs, report this",
+    ),
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.arguments import MetadataFields, check_keys
 from stagelink.core.envelope import BARE, is_shared
-from stagelink.core.errors import ConfigError, Reason, StagelinkError
+from stagelink.core.errors import ConfigError, Reason, StagelinkError, TransportError
 from stagelink.core.events import Await, CancelKey, Delivery, Failure, Get, Poll, Release
 from stagelink.core.keys import check_key, parse_wire_key, pending_with_same_request
 from stagelink.core.streams import shown
@@ -181,7 +181,8 @@ class Gets:
         if isinstance(result, Failure):
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
-        buffer: Any = bytearray(result.body) if result.body is not None else self._view(result)
+        inline = result.body is not None
+        buffer: Any = bytearray(result.body or b"") if inline else self._view(result, call)
         size, handle = result.size, result.handle
         if self._wrapping.tail or buffer[:_MARK] != BARE:
             buffer, size, handle = self._unwrapped(buffer, result, call, emptied)
@@ -208,7 +209,7 @@ class Gets:
         What came compressed is in memory of its own; what cannot be handed out is released.
         """
         try:
-            raw = self._checked(buffer, result.size, call)
+            raw = self._checked(buffer, result, call)
         except BaseException:
             buffer = None  # the error's traceback holds this frame
             self._let_go(result.handle)
@@ -221,21 +222,27 @@ class Gets:
             emptied.append(result.handle)
         return raw, len(raw), 0
 
-    def _checked(self, buffer: Any, size: int, call: Accounted) -> mmap | None:  # noqa: ANN401
+    def _checked(self, buffer: Any, result: Delivery, call: Accounted) -> mmap | None:  # noqa: ANN401
         """The payload that came compressed, or None: it may be used where it lies."""
+        size = result.size
         flaw = self._wrapping.flaw(buffer, size)
         if flaw:
-            raise error_of(Failure(Reason.CORRUPT.value, flaw), call.context)
+            peer = self._driver.narrator.name(result.peer)
+            raise error_of(Failure(Reason.CORRUPT.value, flaw, peer), call.context)
         return self._wrapping.unpacked(buffer, size)
 
-    def _view(self, result: Delivery) -> Any:  # noqa: ANN401 - any buffer
+    def _view(self, result: Delivery, call: Accounted) -> Any:  # noqa: ANN401 - any buffer
         """A buffer over the delivered bytes, whose end releases them."""
         try:
             view = self._driver.view(result)
             return self._driver.views.open(view, result.size, result.handle)
-        except BaseException:
+        except BaseException as error:
             self._driver.submit(Release(result.handle))
             self._calls.check_usable()  # closed meanwhile by another thread
+            if isinstance(error, TransportError) and error.reason:
+                peer = self._driver.narrator.name(result.peer)
+                told = Failure(error.reason.value, error.message, peer)
+                raise error_of(told, call.context) from error
             raise
 
     def _let_go(self, handle: int) -> None:

@@ -303,12 +303,12 @@ def test_a_wait_whose_last_key_is_cancelled_ends(pair: Pair) -> None:
     both, one = pair.wait("k", "l"), pair.wait("k")
 
     assert reject(pair, "k") == 1
-    assert pair.answers[one].reason == "cancelled"
+    assert pair.answers[one].reason == "rejected"
     assert pair.is_open(both)
     pair.put("k")
     assert pair.is_open(both), "it is rejected"
     assert reject(pair, "l") == 1
-    assert pair.answers[both].reason == "cancelled"
+    assert pair.answers[both].reason == "rejected"
     assert not len(pair.rx.incoming.waits)
     assert not [key for key in pair.rx.timers.armed() if key[0] == "wait"]
 
