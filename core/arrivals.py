@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from stagelink.core.errors import Reason
 from stagelink.core.gets import safe
-from stagelink.core.handshake.fetch import DRAINING, PULLING, QUEUED
+from stagelink.core.handshake.fetch import ANEW, DRAINING, PULLING, QUEUED
 from stagelink.core.messages import INLINE
 from stagelink.core.rejections import reject_announced
 from stagelink.core.source import FINAL
 from stagelink.core.streams import MARK, stream_of
+from stagelink.core.violations import ENDS, REFUSALS, Violation
 
 if TYPE_CHECKING:
     from stagelink.core.events import Action
@@ -38,11 +39,14 @@ class Arrivals:
 
     def announce(self, source: Source, message: Announce, out: list[Action]) -> None:
         """A payload is published: to the get that waits for it, or into the inbox."""
-        number, key, generation, size, how, _, body = message
+        number, key, generation, size, how, where, body = message
         source.cursor = max(source.cursor, number)
         source.owed += 1
         source.owed_bytes += len(body)
         source.recent.pop(key, None)
+        if (where is not None and where.size != size) or not (number and generation):
+            self._forged(source, message, out)
+            return
         if generation in source.consumed:
             source.consumed[generation] = True
             return
@@ -51,20 +55,48 @@ class Arrivals:
             return
         gets = self._gets
         at_work = gets.fetches.active.get((source.peer, generation), 0)
+        if at_work and not self._is_of(at_work, key):
+            self._forged(source, message, out)
+            return
         if how == INLINE and not (known or at_work or source.rejected):
             fetch = gets.fetches.first_waiting(source.address, key, generation)
             if fetch is not None and fetch.want_size in {0, size}:  # it need not be known at all
                 gets.take(source, fetch, message, out)
                 return
+        self._keep(source, message, at_work, out)
+
+    def _keep(self, source: Source, message: Announce, at_work: int, out: list[Action]) -> None:
+        """Know *message*, on which the get *at_work* (0: none) works."""
+        gets = self._gets
+        viewed = gets.fetches.get(at_work)
+        if viewed is not None and viewed.relic == ANEW:
+            # Viewed since before the log began anew, and still in it: so its end will be counted.
+            gets.fetches.set(viewed._replace(relic=0))
         source.inbox.add(message, at_work)
         if source.rejected:
             reject_announced(gets, source, message, out)
-        gets.advance(source, key, out)
+        gets.advance(source, message.key, out)
+
+    def _is_of(self, number: int, key: str) -> bool:
+        fetch = self._gets.fetches.get(number)
+        return fetch is not None and fetch.key == key
+
+    def _forged(self, source: Source, message: Announce, out: list[Action]) -> None:
+        """No payload can be like that: whoever waits for it need not wait any longer."""
+        gets, where = self._gets, message.where
+        misplaced = where is not None and where.size != message.size
+        gets.violations[Violation.REGION if misplaced else Violation.GENERATION] += 1
+        detail = f"{message.size} bytes, generation {message.generation}, announced at {where}"
+        for waiting in gets.fetches.waiting_for(source.address, message.key):
+            gets.give_up(waiting, Reason.PROTOCOL.value, detail, out)
 
     def ended(self, source: Source, message: Ended, out: list[Action]) -> None:
         """Payloads have left the log."""
         for record in message.records:
-            self._gone(source, record, out)
+            if record.reason in ENDS:
+                self._gone(source, record, out)
+            else:
+                self._gets.violations[Violation.REASON] += 1
 
     def _gone(self, source: Source, message: Gone, out: list[Action]) -> None:
         _, key, generation, reason, detail = message
@@ -74,6 +106,9 @@ class Arrivals:
         source.inbox.drop(key, generation)
         gets = self._gets
         fetch = gets.fetches.working_on(source.peer, generation)
+        if fetch is not None and (fetch.address, fetch.key) != (source.address, key):
+            gets.violations[Violation.GENERATION] += 1
+            return
         stream = stream_of(key)
         # Of a chunk that we had, no end is news: who asks for its key now means the next stream.
         news = MARK not in key or not (used or safe(fetch))
@@ -94,11 +129,13 @@ class Arrivals:
 
     def offer(self, source: Source, message: Offer, out: list[Action]) -> None:
         """What we claimed is ours, where it lies."""
-        fetch = self._gets.fetches.of_transfer(source.peer, message.transfer)
+        fetch = self._of(source, message.transfer)
         if fetch is None or fetch.state != PULLING or fetch.block is not None:
             self.late += 1
-        elif message.generation != fetch.generation:
-            self._gets.violated(fetch, "the offer is for another payload", out)
+            return
+        size = len(message.body) if message.where is None else message.where.size
+        if (message.generation, size) != (fetch.generation, fetch.size):
+            self._gets.violated(fetch, "the offer is of another payload or size", out)
         else:
             fetch = fetch._replace(where=message.where, body=message.body)
             self._gets.deliver(source, fetch, out)
@@ -121,7 +158,12 @@ class Arrivals:
         fetch = self._ended(source, message.transfer, out)
         if fetch is None:
             return
-        if message.reason == Reason.REPLACED.value and not fetch.want:
+        if message.reason not in REFUSALS:
+            self._gets.violations[Violation.REASON] += 1
+            self._gets.fail(fetch, Reason.PROTOCOL.value, f"refused as {message.reason!r}", out)
+        elif message.reason == Reason.CLOSED.value:  # it, and not we
+            self._gets.fail(fetch, Reason.PEER_GONE.value, message.detail, out)
+        elif message.reason == Reason.REPLACED.value and not fetch.want:
             self._gets.back_to_waiting(fetch, out)
         else:
             if message.reason not in _KEEPS_ENTRY:
@@ -129,9 +171,14 @@ class Arrivals:
             self._gets.fail(fetch, message.reason, message.detail, out)
         self._gets.retry_stalled(source, out)
 
+    def _of(self, source: Source, transfer: int) -> Fetch | None:
+        """The get whose open id towards this very sender is *transfer*."""
+        fetch = self._gets.fetches.of_transfer(source.peer, transfer)
+        return fetch if fetch is not None and fetch.address == source.address else None
+
     def _ended(self, source: Source, transfer: int, out: list[Action]) -> Fetch | None:
         """The get that waits for the end of *transfer*; one that drains ends here, uncounted."""
-        fetch = self._gets.fetches.of_transfer(source.peer, transfer)
+        fetch = self._of(source, transfer)
         if fetch is not None and fetch.state == PULLING:
             source.owed += 1  # the id closes, and the sender must hear of it
             return fetch

@@ -22,8 +22,10 @@ from stagelink.core.messages import (
     Subscribe,
     Synced,
 )  # fmt: skip
+from stagelink.core.pool import SEND
 from stagelink.core.reader import Reader
 from stagelink.core.values import RegionRef, new
+from stagelink.core.violations import Violation, Violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from stagelink.core.events import Action
     from stagelink.core.ledger import Entry
     from stagelink.core.pool import Grant, Pool
+    from stagelink.core.share import Share
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance
 
@@ -38,21 +41,29 @@ if TYPE_CHECKING:
 class Edges:
     """Ledgers by stage, and readers by instance and by stage.
 
-    ``inline`` counts the published bytes that travel inside their announcement.
+    ``inline`` counts the published bytes that travel inside their announcement; ``newest`` is the
+    generation put last.
     """
 
-    __slots__ = ("_grant", "_pool", "_timers", "inline", "ledgers", "readers", "stages")
+    __slots__ = (
+        "_grant", "_pool", "_share", "_timers", "inline", "ledgers", "newest", "readers", "stages",
+        "violations",
+    )  # fmt: skip
 
     def __init__(
-        self, pool: Pool, timers: Timers, grant: Callable[[Iterable[Grant], list[Action]], None]
-    ) -> None:
+        self, pool: Pool, timers: Timers, share: Share,
+        grant: Callable[[Iterable[Grant], list[Action]], None],
+    ) -> None:  # fmt: skip
         self._pool = pool
+        self._share = share
         self._timers = timers
         self._grant = grant
         self.inline = 0
+        self.newest = 0
         self.ledgers: dict[str, Ledger] = {}
         self.readers: dict[Instance, Reader] = {}
         self.stages: dict[str, list[Reader]] = {}
+        self.violations = Violations()
 
     def ledger(self, reader: Reader) -> Ledger:
         """The log that *reader* follows."""
@@ -64,6 +75,13 @@ class Edges:
         if ledger is None:
             ledger = self.ledgers[stage] = Ledger()
         return ledger
+
+    def is_foreign(self, reader: Reader, generation: int) -> bool:
+        """Whether *generation* was never put, or is live in the log of another stage."""
+        if not 0 < generation <= self.newest:
+            return True
+        ours = reader.identity.stage
+        return any(generation in led.entries for to, led in self.ledgers.items() if to != ours)
 
     def know(self, reader: Reader) -> Reader:
         """Count *reader* among those of its stage."""
@@ -156,13 +174,20 @@ class Edges:
                 return CLAIM, None, b""
         if not entry.admits(name):
             return CLAIM, None, b""
-        generation, offers = entry.generation, reader.leases.offers
-        if generation not in offers:
-            self.ledgers[stage].lease(generation, name)
-            offers[generation] = None
+        if entry.generation not in reader.leases.offers:
+            if block is not None and not self._may_pin(reader, block.size):
+                return CLAIM, None, b""
+            self.ledgers[stage].lease(entry.generation, name)
+            reader.leases.offer(entry.generation, block.size if block is not None else 0)
         if block is None:
             return INLINE, None, entry.body
         return OFFER, RegionRef(block.pool, block.offset, entry.size), b""
+
+    def _may_pin(self, reader: Reader, size: int) -> bool:
+        """Whether *reader*, should it fall silent, may keep *size* bytes more of our pool."""
+        own = reader.leases.pinned
+        everybody = own and sum([one.leases.pinned for one in self.readers.values()])
+        return self._share.admits(SEND, size, own, everybody)
 
     # --- ends ----------------------------------------------------------------------------
 
@@ -213,21 +238,29 @@ class Edges:
             self.ledger(reader).vacate(generation, name)
 
     def trim(self, to: str) -> None:
-        """Forget what every reader of that stage knows."""
+        """Forget what every reader of that stage knows, and the stage if there never was any."""
         ledger = self.ledger_of(to)
         readers = self.stages.get(to, ())
+        if not readers and not ledger.head:
+            del self.ledgers[to]
+            self.stages.pop(to, None)
+            return
         ledger.trim(min((r.feed.acknowledged for r in readers), default=ledger.head))
 
     def _consumed(self, reader: Reader, generation: int, out: list[Action]) -> bool:
         """Count the reader, and end its leases; whether the entry leaves, which is yet to tell."""
         ledger, stage = self.ledger(reader), reader.identity.stage
-        if generation not in ledger.entries:
+        entry = ledger.entries.get(generation)
+        if entry is None:
+            return False
+        if isinstance(entry.readers, tuple) and reader.name not in entry.readers:
+            self.violations[Violation.CONSUMED] += 1
             return False
         leaves = ledger.count(generation, reader.name)
         if leaves:
             self._retire(stage, generation, Reason.TAKEN, "every reader has it", out)
         if generation in reader.leases.offers:
-            del reader.leases.offers[generation]
+            reader.leases.end_offer(generation)
             self.unlease(reader, generation, out)
         claims = [
             transfer
@@ -242,14 +275,14 @@ class Edges:
     def _recalled(self, reader: Reader, out: list[Action]) -> None:
         """Offers of leaving entries end once their Gone is known and no view is left."""
         entries, known = self.ledger(reader).entries, reader.feed.acknowledged
+        held = frozenset(reader.report.held)
         over = [
             generation
             for generation in reader.leases.offers
-            if 0 < entries[generation].gone_number <= known
-            and generation not in reader.report.held
+            if 0 < entries[generation].gone_number <= known and generation not in held
         ]
         for generation in over:
-            del reader.leases.offers[generation]
+            reader.leases.end_offer(generation)
             self.unlease(reader, generation, out)
 
     def _removed(self, entry: Entry, out: list[Action]) -> None:

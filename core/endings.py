@@ -36,7 +36,7 @@ class Endings:
         if fetch is None or fetch.state in {HELD, DRAINING}:
             return  # another time-out of this very moment has ended it
         source = self._gets.sources[fetch.address]
-        trouble = self._known_trouble(source)
+        trouble = self._known_trouble(source) or self._stalled(source, fetch)
         reason, detail = trouble or (Reason.DEADLINE, _explain(source, fetch))
         self._gets.give_up(fetch, reason.value, detail, out)
 
@@ -62,6 +62,18 @@ class Endings:
         if self._gets.is_young(source):
             return Reason.DEADLINE, "the sender is not connected yet"
         return Reason.UNREACHABLE, source.detail
+
+    def _stalled(self, source: Source, fetch: Fetch) -> tuple[Reason, str] | None:
+        """Why a get could not be begun although its payload is announced."""
+        known = source.inbox.get(fetch.key)
+        if known is None or known.fetch or fetch.key not in source.stalled:
+            return None
+        gets = self._gets
+        kept = gets.debts.kept(gets.fetches, source.peer, gets.now_s)
+        if gets.debts.is_silent(kept, source.open):
+            return Reason.QUARANTINED, str(kept)
+        earlier = "earlier transfers from this sender were still under way"
+        return Reason.DEADLINE, f"{earlier}: {kept}" if kept.blocks else earlier
 
     def stop(self, ticket: int, reason: str, now_s: float, out: list[Action]) -> None:
         """The caller of *ticket* no longer waits."""

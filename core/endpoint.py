@@ -176,7 +176,7 @@ class Endpoint:
 
     def _disconnected(self, event: Disconnected, now_s: float, out: list[Action]) -> None:
         if event.link in self.incoming.sources:
-            self.incoming.senders.disconnected(event.link, event.detail, now_s, out)
+            self.incoming.senders.disconnected(event, now_s, out)
         else:
             self.outgoing.receivers.disconnected(event.link, now_s, out)
 

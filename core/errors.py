@@ -30,6 +30,7 @@ class Reason(str, Enum):
     PEER_GONE = "peer_gone"
     PEER_RESTARTED = "peer_restarted"
     DECLINED = "declined"
+    QUARANTINED = "quarantined"
     NEVER_FITS = "never_fits"
     NO_ROOM = "no_room"
     DUPLICATE = "duplicate"

@@ -151,10 +151,11 @@ class Connected(NamedTuple):
 
 
 class Disconnected(NamedTuple):
-    """A link is down; what was in flight on it is lost."""
+    """A link is down; what was in flight on it is lost. ``refused``: we are not let in there."""
 
     link: Link
     detail: str
+    refused: bool = False
 
 
 class Received(NamedTuple):

@@ -24,7 +24,6 @@ from stagelink.core.messages import (
     ERROR,
     INLINE,
     OFFER,
-    OPEN_LIMIT,
     PULL,
     Ack,
     Cancel,
@@ -32,10 +31,12 @@ from stagelink.core.messages import (
 )
 from stagelink.core.pool import RECEIVE, Block, Refusal
 from stagelink.core.refusals import describe
+from stagelink.core.share import Debts
 from stagelink.core.shelf import Shelf
 from stagelink.core.source import FLUSH_BYTES, FLUSH_CHANGES
 from stagelink.core.streams import MARK
 from stagelink.core.values import RegionRef, new
+from stagelink.core.violations import Violation, Violations
 from stagelink.core.waits import Waits
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from stagelink.core.handshake.inbox import Known
     from stagelink.core.messages import Announce
     from stagelink.core.pool import Grant, Pool
+    from stagelink.core.share import Share
     from stagelink.core.source import Source
+    from stagelink.core.timeouts import TimeoutPolicy
     from stagelink.core.timers import Timers
 
 
@@ -53,23 +56,25 @@ class Gets:
     """Every get of a receiver, from the call to the last view."""
 
     __slots__ = (
-        "_grant", "_pool", "_timers", "ack_delay_s", "fetches", "now_s", "shelf", "sources",
-        "waits",
+        "_grant", "_pool", "_timers", "ack_delay_s", "debts", "fetches", "now_s", "shelf",
+        "sources", "violations", "waits",
     )  # fmt: skip
 
     def __init__(
-        self, pool: Pool, timers: Timers, ack_delay_s: float,
+        self, pool: Pool, timers: Timers, policy: TimeoutPolicy, share: Share,
         grant: Callable[[Iterable[Grant], list[Action]], None],
     ) -> None:  # fmt: skip
         self._pool = pool
         self._timers = timers
         self._grant = grant
-        self.ack_delay_s = ack_delay_s
+        self.ack_delay_s = policy.ack_delay_s
+        self.debts = Debts(share, policy.silence_s)
         self.now_s = 0.0
-        self.fetches = Fetches()
+        self.fetches = Fetches(share.unit)
         self.sources: dict[str, Source] = {}
         self.waits = Waits(timers)
         self.shelf = Shelf()
+        self.violations = Violations()
 
     def is_young(self, source: Source) -> bool:
         """Whether *source* was dialled for the first time only a moment ago."""
@@ -137,8 +142,8 @@ class Gets:
         elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.deliver(source, fetch, out)
-        elif len(self.fetches.open_ids(source.peer)) >= OPEN_LIMIT:
-            source.stalled[known.key] = None
+        elif self.debts.is_full(self.fetches, fetch, known.how):
+            self._stall(source, fetch, out)
         elif known.how == CLAIM:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.pull(source, fetch, None, out)
@@ -146,6 +151,13 @@ class Gets:
             assert known.how == PULL
             source.inbox.assign(known.key, known.generation, fetch.number)
             self._queue(source, fetch, out)
+
+    def _stall(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
+        """Wait for the end of an earlier transfer, if one is to be expected."""
+        source.stalled[fetch.key] = None
+        kept = self.debts.in_vain(self.fetches, fetch, source.open, self.now_s)
+        if kept is not None:
+            self.fail(fetch, Reason.QUARANTINED.value, str(kept), out)
 
     def _hear(
         self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
@@ -216,6 +228,7 @@ class Gets:
             return
         self._answer(fetch, reason, detail, out)
         self._pool.quarantine(fetch.block, {fetch.transfer})
+        self.debts.since[fetch.transfer] = self.now_s
         source = self.sources[fetch.address]
         self.fetches.set(fetch._replace(state=DRAINING, ticket=0))
         self._timers.disarm(("fetch", fetch.number))
@@ -244,10 +257,12 @@ class Gets:
         elif fetch.block is not None:
             self._grant(self._pool.free(fetch.block), out)
         self._books_changed(fetch, out)
+        self.retry_stalled(self.sources[fetch.address], out)
 
     def drained(self, fetch: Fetch, out: list[Action]) -> None:
         """No write of this transfer can follow: its block leaves quarantine."""
         self.fetches.end(fetch)
+        self.debts.since.pop(fetch.transfer, None)
         self._grant(self._pool.ended(fetch.transfer), out)
         self._books_changed(fetch, out)
 
@@ -275,18 +290,13 @@ class Gets:
             self._timers.disarm(("fetch", fetch.number))
             self.fetches.end(fetch)
         else:
-            self.fetches.set(
-                Fetch(
-                    fetch.number,
-                    fetch.ticket,
-                    fetch.address,
-                    fetch.key,
-                    fetch.want,
-                    want_size=fetch.want_size,
-                    want_instance=fetch.want_instance,
-                )
-            )
+            anew = Fetch(
+                fetch.number, fetch.ticket, fetch.address, fetch.key, fetch.want,
+                want_size=fetch.want_size, want_instance=fetch.want_instance,
+            )  # fmt: skip
+            self.fetches.set(anew)
         self.advance(source, fetch.key, out)
+        self.retry_stalled(source, out)
 
     def not_that_one(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
         """A queued get's payload has gone from the log."""
@@ -297,6 +307,7 @@ class Gets:
 
     def violated(self, fetch: Fetch, detail: str, out: list[Action]) -> None:
         """The answer does not fit what was asked; it ends the transfer id all the same."""
+        self.violations[Violation.ANSWER] += 1
         self.fail(fetch, Reason.PROTOCOL.value, detail, out)
 
     def consumed(self, source: Source, fetch: Fetch, out: list[Action]) -> None:

@@ -30,6 +30,7 @@ from stagelink.core.messages import (
 )  # fmt: skip
 from stagelink.core.rejections import reject
 from stagelink.core.senders import Senders
+from stagelink.core.share import Share
 from stagelink.core.source import Source
 from stagelink.core.streams import stream_of
 from stagelink.core.values import NO_INSTANCE, new
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from stagelink.core.shelf import Shelf
     from stagelink.core.timers import Timers
     from stagelink.core.values import Link
+    from stagelink.core.violations import Violations
     from stagelink.core.waits import Waits
 
 
@@ -62,7 +64,9 @@ class Incoming:
     ) -> None:  # fmt: skip
         self._timers = timers
         self._peers = peers
-        self._gets = gets = Gets(pool, timers, settings.policy.ack_delay_s, grant)
+        self._gets = gets = Gets(
+            pool, timers, settings.policy, Share(settings.peer_share, pool), grant
+        )
         self.deliveries = Deliveries(settings, timers, gets)
         self.endings = Endings(gets)
         self.senders = Senders(settings, timers, peers, gets, self.endings)
@@ -98,6 +102,11 @@ class Incoming:
     def shelf(self) -> Shelf:
         """Deliveries that reached no caller."""
         return self._gets.shelf
+
+    @property
+    def violations(self) -> Violations:
+        """What senders said that they may not."""
+        return self._gets.violations
 
     # --- calls ---------------------------------------------------------------------------
 
@@ -311,6 +320,6 @@ class Incoming:
         self.senders.sessions, fetches, sources, waits, shelf = state
         self.waits.restore(waits)
         self.shelf.restore(shelf)
-        self._gets.fetches = Fetches.thaw(fetches)
+        self._gets.fetches = Fetches.thaw(fetches, self._gets.debts.unit)
         thawed = [Source.thaw(source) for source in sources]
         self._gets.sources = {source.address: source for source in thawed}

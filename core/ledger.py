@@ -122,12 +122,13 @@ class Ledger:
         entry.leaving, entry.gone_number = reason.value, self.head
         return self._removed_if_free(generation)
 
-    def lease(self, generation: int, reader: str) -> None:
+    def lease(self, generation: int, reader: str) -> Entry:
         """One more lease of *reader* pins the entry and holds a reader's slot."""
         entry = self.entries[generation]
         entry.leases += 1
         if reader not in entry.holders:
             entry.holders = (*entry.holders, reader)
+        return entry
 
     def unlease(self, generation: int) -> Entry | None:
         """One lease fewer; return the entry if its bytes are free now."""

@@ -15,8 +15,10 @@ from stagelink.core.handshake.session import CLOSED
 from stagelink.core.ledger import Entry
 from stagelink.core.messages import Ack, Bye, Cancel, Lost, Pull, Query, Subscribe
 from stagelink.core.receivers import Receivers
+from stagelink.core.share import Share
 from stagelink.core.transfers import Transfers
 from stagelink.core.values import new
+from stagelink.core.violations import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from stagelink.core.settings import Settings
     from stagelink.core.timers import Timers
     from stagelink.core.values import Instance, Link
+    from stagelink.core.violations import Violations
 
 
 class Outgoing:
@@ -49,7 +52,7 @@ class Outgoing:
         self._timers = timers
         self._grant = grant
         self._stale = 0
-        self._edges = edges = Edges(pool, timers, grant)
+        self._edges = edges = Edges(pool, timers, Share(settings.peer_share, pool), grant)
         self.transfers = Transfers(settings, timers, edges)
         self.receivers = Receivers(settings, peers, edges, self.transfers)
         self.generation = 0
@@ -78,6 +81,11 @@ class Outgoing:
         return self._edges.inline
 
     @property
+    def violations(self) -> Violations:
+        """What receivers said that they may not."""
+        return self._edges.violations
+
+    @property
     def stale(self) -> int:
         """Messages and news of writes that came too late to mean anything."""
         return self._stale + self.receivers.stale + self.transfers.stale
@@ -104,7 +112,7 @@ class Outgoing:
             edges.leave(to, older, Reason.REPLACED, "published again", out)
         if block is not None:
             self._pool.hold(block)
-        self.generation = generation = self.generation + 1
+        self.generation = edges.newest = generation = self.generation + 1
         edges.inline += len(body)
         number = ledger.head + 1
         entry = Entry(generation, number, key, size, block, body, error, readers, ttl_s=ttl_s)
@@ -186,6 +194,7 @@ class Outgoing:
             return
         reader.session = reader.session._replace(taken=taken + 1)
         handler(reader, packet.message, out)
+        self.violations[Violation.CURSOR] += packet.report.cursor > reader.feed.cursor
         self.transfers.apply(reader, packet.report, out)
         self._edges.announce(reader, out)
 
@@ -201,5 +210,6 @@ class Outgoing:
         state: Any = frozen
         self.generation, edges, transfers, receivers = state
         self._edges.restore(edges)
+        self._edges.newest = self.generation
         self.transfers.restore(transfers)
         self.receivers.restore(receivers)

@@ -78,13 +78,13 @@ class Pool:
     A waiter that does not fit may be passed by those that do, until the first one has waited
     :data:`HEAD_PATIENCE_S`; then space is kept for it and nobody passes, but for the other side
     within its own floor. Those bytes are never the head's, and keeping them would let puts that
-    wait for room stop the gets that make room.
+    wait for room stop the gets that make room. ``limits`` are the bytes that each use may have.
 
     Raises:
         ConfigError: capacity, alignment or floors make no sense.
     """
 
-    __slots__ = ("_allocator", "_blocks", "_config", "_limits", "_now_s", "waits")
+    __slots__ = ("_allocator", "_blocks", "_config", "_now_s", "alignment", "limits", "waits")
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class Pool:
         units = self._allocator.capacity // alignment
         # The sliver keeps 0.29 of 100 units at 29.
         send, receive = (int(floor * units + 1e-9) for floor in (send_floor, receive_floor))
-        # The most bytes that each use may have: all but the other's floor.
-        self._limits = ((units - receive) * alignment, (units - send) * alignment)
-        self._config = (self._allocator.capacity, alignment, self._limits, pool_id)
+        self.alignment = alignment
+        self.limits = ((units - receive) * alignment, (units - send) * alignment)
+        self._config = (self._allocator.capacity, alignment, self.limits, pool_id)
         self._blocks = Blocks(pool_id)
         self.waits: dict[int, _Wait] = {}  # in the order of arrival
         self._now_s = -inf  # the latest time told, for the calls that are not told
@@ -132,7 +132,7 @@ class Pool:
         """
         total = self._check(waiter, sizes, use)
         self._now_s = max(self._now_s, now_s)
-        if total > self._limits[use]:
+        if total > self.limits[use]:
             return self.refusal(sum(sizes), now_s)._replace(never_fits=True)
         if not self.waits or self._may_pass(total, use, self._head()):
             blocks = self._place(sizes, total, use)
@@ -249,13 +249,13 @@ class Pool:
 
     def _thaw(self, frozen: tuple[Any, ...], now_s: float) -> None:
         self._config, serial, rows, waits = frozen
-        _, alignment, self._limits, pool_id = self._config
+        _, self.alignment, self.limits, pool_id = self._config
         self._blocks = Blocks(pool_id, serial, rows)
         self._allocator = None  # built when first needed: an explorer thaws more than it changes
         self._now_s = now_s
         self.waits = {}
         for waiter, sizes, use, life_s, patience_s in waits:
-            total = _whole_units(sizes, alignment)
+            total = whole_units(sizes, self.alignment)
             self.waits[waiter] = _Wait(sizes, total, use, now_s + life_s, now_s + patience_s)
 
     def _freeze_waits(self, now_s: float) -> tuple[Any, ...]:
@@ -288,7 +288,7 @@ class Pool:
         if waiter in self.waits:
             msg, remedy = f"waiter {waiter} is waiting already", "let it leave the queue first"
             raise ProtocolViolationError(msg, reason=Reason.DUPLICATE, remedy=remedy)
-        return _whole_units(sizes, self._config[1])
+        return whole_units(sizes, self.alignment)
 
     def _head(self) -> _Wait:
         return next(iter(self.waits.values()))
@@ -298,13 +298,13 @@ class Pool:
         if head.patient_until_s > self._now_s:
             return True
         # Bytes of the other side's floor, which the head can never have.
-        floor = self._config[0] - self._limits[head.use]
+        floor = self._config[0] - self.limits[head.use]
         return use != head.use and self._blocks.used[use] + total <= floor
 
     def _place(self, sizes: tuple[int, ...], total: int, use: int) -> tuple[Block, ...] | None:
         """Reserve a block for each of *sizes*, or change nothing."""
         space, blocks = self._allocator or self._space(), self._blocks
-        if total > min(space.free_bytes, self._limits[use] - blocks.used[use]):
+        if total > min(space.free_bytes, self.limits[use] - blocks.used[use]):
             return None
         if len(sizes) == 1:  # nearly always, and worth a third of the time
             extent = space.allocate(sizes[0])
@@ -340,6 +340,6 @@ class Pool:
         return grants
 
 
-def _whole_units(sizes: tuple[int, ...], alignment: int) -> int:
+def whole_units(sizes: tuple[int, ...], alignment: int) -> int:
     """The bytes that *sizes* take: whole units, at least one each."""
     return sum([(size + alignment - 1) & -alignment or alignment for size in sizes])

@@ -9,6 +9,7 @@ from stagelink.core.events import Attach, Send
 from stagelink.core.handshake.session import ATTACHING, CLOSED, OPEN, Session, choose, why_no_route
 from stagelink.core.messages import Ack, Declined, Lost, Welcome
 from stagelink.core.reader import Reader
+from stagelink.core.violations import Violation
 
 if TYPE_CHECKING:
     from stagelink.core.edges import Edges
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from stagelink.core.values import Instance, Link, PlaneCard
 
 SIDE = "sender"
+
+READERS_LIMIT = 4096
+"""Receivers known at once, with those that are away and may yet come back."""
 
 FENCED_PEERS = 1024
 """Fenced receivers whose used transfer ids are remembered, should they be alive."""
@@ -50,7 +54,7 @@ class Receivers:
 
     def hello(self, link: Link, hello: Hello, out: list[Action]) -> None:
         """A receiver greets: reconcile what it has open, choose the route, welcome it."""
-        refusal = self._cannot_talk(hello)
+        refusal = self._cannot_talk(hello) or self._is_nobody(link, hello, out)
         if refusal:
             out.append(Send(link, Declined(hello.session, Reason.DECLINED.value, refusal)))
             return
@@ -103,7 +107,8 @@ class Receivers:
         """A receiver was closed; its leases stay until their end is proved."""
         del out
         self._peers.farewell(reader.instance)
-        viewed = [g for g in message.viewed if reader.leases.holds_slot(g)]
+        slots = reader.leases.slots()
+        viewed = [g for g in message.viewed if g in slots]
         reader.viewed = tuple(dict.fromkeys((*reader.viewed, *viewed)))
 
     # --- plane and peers -----------------------------------------------------------------
@@ -143,6 +148,33 @@ class Receivers:
         if choose(self._settings.planes, hello.planes, same) is None:
             return why_no_route(self._settings.planes, hello.planes, same)
         return ""
+
+    def _is_nobody(self, link: Link, hello: Hello, out: list[Action]) -> str:
+        """Why the greeting cannot be of the instance that it names."""
+        violations = self._edges.violations
+        if self._links.get(link, hello.instance) != hello.instance:
+            violations[Violation.IDENTITY] += 1
+            return "this connection is that of another instance"
+        if not self._peers.knows(hello.instance, hello.host.proof):
+            violations[Violation.IDENTITY] += 1
+            return "this instance has named another proof of life before"
+        known = self._edges.readers
+        if hello.instance not in known and not self._has_room(out):
+            violations[Violation.READERS] += 1
+            return f"{READERS_LIMIT} receivers are known already"
+        return ""
+
+    def _has_room(self, out: list[Action]) -> bool:
+        """Whether one more may be known: one that is away, and nothing is kept for, gives way."""
+        known = self._edges.readers
+        if len(known) < READERS_LIMIT:
+            return True
+        for reader in list(known.values()):
+            spare = not reader.link and reader.leases.empty
+            if spare and self._peers.forget(reader.instance, SIDE):
+                self.gone(reader.instance, self._transfers.now_s, out)
+                return True
+        return False
 
     def _agree(self, reader: Reader, hello: Hello) -> None:
         """The route to this reader, and what it can undo."""

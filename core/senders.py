@@ -11,10 +11,11 @@ from stagelink.core.handshake.session import ATTACHING, DECLINED, GREETING, IDLE
 from stagelink.core.messages import Ack, Cancel, Subscribe
 from stagelink.core.source import DIED, LEFT, Source
 from stagelink.core.values import NO_INSTANCE
+from stagelink.core.violations import Violation
 
 if TYPE_CHECKING:
     from stagelink.core.endings import Endings
-    from stagelink.core.events import Action, Attached
+    from stagelink.core.events import Action, Attached, Disconnected
     from stagelink.core.gets import Gets
     from stagelink.core.handshake.watch import Peers
     from stagelink.core.messages import Bye, Declined, Lost, Synced, Welcome
@@ -82,11 +83,16 @@ class Senders:
                 self._lose(source, "reconnected", now_s, out)
             self.greet(source, now_s, out)
 
-    def disconnected(self, link: Link, detail: str, now_s: float, out: list[Action]) -> None:
-        """A dialled link is down."""
-        source = self._gets.sources.get(link)
-        if source is not None:
-            self._lose(source, detail, now_s, out)
+    def disconnected(self, event: Disconnected, now_s: float, out: list[Action]) -> None:
+        """A dialled link is down; who is refused need not wait: only people can change that."""
+        source = self._gets.sources.get(event.link)
+        if source is None:
+            return
+        self._lose(source, event.detail, now_s, out)
+        if event.refused and source.session.state != IDLE:
+            self._gets.now_s = now_s
+            source.decline(event.detail)
+            self._endings.fail_waiting(source, Reason.DECLINED, event.detail, out)
 
     def attached(self, event: Attached, now_s: float, out: list[Action]) -> None:
         """Our plane reaches the sender's regions, or cannot."""
@@ -119,6 +125,12 @@ class Senders:
 
     def welcome(self, source: Source, message: Welcome, out: list[Action]) -> None:
         """The sender answers our greeting: attach to its regions, or go on at once."""
+        objection = self._objection(source, message)
+        if objection is not None:
+            cause, detail = objection
+            self._gets.violations[cause] += 1
+            self._decline(source, detail, self._gets.now_s, out)
+            return
         self._timers.disarm(("greet", source.address))
         self._timers.disarm(("heir", source.address))
         if source.peer != message.instance:
@@ -133,6 +145,18 @@ class Senders:
             out.append(Attach(message.instance, source.address, message.plane))
         else:
             self._opened(source, out)
+
+    def _objection(self, source: Source, message: Welcome) -> tuple[Violation, str] | None:
+        """Why the sender cannot be who it says it is, or by that route; None if it may be."""
+        instance, ours = message.instance, {plane.card[:2] for plane in self._settings.planes}
+        if message.plane[:2] not in ours:
+            return Violation.ROUTE, f"it offers plane {message.plane.name!r}, which we have not"
+        if not self._peers.knows(instance, message.host.proof):
+            return Violation.IDENTITY, "it names another proof of life than before"
+        for other in self._gets.sources.values():
+            if other is not source and other.peer == instance and other.open:
+                return Violation.IDENTITY, f"it claims to be who is at {other.address}"
+        return None
 
     def synced(self, source: Source, message: Synced, out: list[Action]) -> None:
         """Everything that the log held when we subscribed has been told."""

@@ -18,8 +18,9 @@ from stagelink.core.handshake.lease import (
     Lease,
     Leases,
 )  # fmt: skip
-from stagelink.core.messages import Done, Offer, Refused
+from stagelink.core.messages import OPEN_LIMIT, Done, Offer, Refused
 from stagelink.core.values import RegionRef
+from stagelink.core.violations import Violation
 
 if TYPE_CHECKING:
     from stagelink.core.edges import Edges
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 class Transfers:
     """The writes that wait (``queue``), how many are under way, and the end of every id."""
 
-    __slots__ = ("_edges", "_settings", "_timers", "now_s", "queue", "stale", "writing")
+    __slots__ = ("_edges", "_settings", "_timers", "failed", "now_s", "queue", "stale", "writing")
 
     def __init__(self, settings: Settings, timers: Timers, edges: Edges) -> None:
         self._settings = settings
@@ -44,6 +45,7 @@ class Transfers:
         self.queue: deque[tuple[Instance, int]] = deque()
         self.writing = 0
         self.stale = 0
+        self.failed = 0
 
     # --- messages ------------------------------------------------------------------------
 
@@ -61,7 +63,7 @@ class Transfers:
             detail = "the transfer ended when this receiver was cut off"
             refused = Refused(transfer, Reason.TRANSFER_FAILED.value, detail)
             self._end(reader, transfer, refused, out)
-        else:
+        elif not self._too_many(reader):
             self._accept(reader, message, out)
 
     def cancel(self, reader: Reader, message: Cancel, out: list[Action]) -> None:
@@ -73,7 +75,7 @@ class Transfers:
             reader.send(ended.answer, out)
         elif lease is not None and lease.state in {WRITING, DRAINING}:
             reader.leases.transfers[transfer] = lease._replace(state=DRAINING)
-        else:
+        elif lease is not None or not self._too_many(reader):
             self._unqueue(reader, transfer)
             answer = Refused(transfer, Reason.CANCELLED.value, "cancelled by the receiver")
             self._end(reader, transfer, answer, out)
@@ -115,6 +117,7 @@ class Transfers:
             return
         answer: Done | Refused
         if event.error:
+            self.failed += 1
             answer = Refused(event.transfer, Reason.TRANSFER_FAILED.value, event.error)
         else:
             size = 0 if lease.target is None else lease.target.size
@@ -156,8 +159,9 @@ class Transfers:
             self._end(reader, transfer, refusal, out)
             return
         state = OFFERED if target is None else QUEUED
-        self._edges.ledger(reader).lease(generation, reader.name)
-        reader.leases.transfers[transfer] = Lease(state, generation, target)
+        entry = self._edges.ledger(reader).lease(generation, reader.name)
+        pinned = entry.block.size if target is None and entry.block is not None else 0
+        reader.leases.transfers[transfer] = Lease(state, generation, target, pinned)
         if target is None:
             self._send_offer(reader, transfer, generation, out)
             return
@@ -165,22 +169,36 @@ class Transfers:
         self._timers.arm(("budget", reader.instance, transfer), self.now_s + budget_s)
         self._start_writes(out)
 
+    def _too_many(self, reader: Reader) -> bool:
+        """Whether *reader* has more transfers on record than all that it may have open."""
+        most = 2 * OPEN_LIMIT + self._settings.max_writes  # some it has closed, and not yet told
+        if len(reader.leases.transfers) + len(reader.leases.ended) < most:
+            return False
+        self._edges.violations[Violation.TRANSFERS] += 1
+        return True
+
     def _cannot_give(self, reader: Reader, message: Pull) -> Refused | None:
         transfer, generation, target, _ = message
+        violations = self._edges.violations
         ledger = self._edges.ledger(reader)
         entry = ledger.entries.get(generation)
         if entry is None or entry.leaving:
             gone = ledger.why_gone(generation)
+            foreign = entry is None and self._edges.is_foreign(reader, generation)
+            violations[Violation.UNKNOWN] += foreign
             reason = Reason.UNKNOWN.value if gone is None else gone.reason
             return Refused(transfer, reason, "" if gone is None else gone.detail)
         if not entry.admits(reader.name):
             return Refused(transfer, Reason.TAKEN.value, "every reader's slot is taken")
         if target is not None and (entry.block is None or reader.maps):
+            violations[Violation.ROUTE] += 1
             return Refused(transfer, Reason.MISMATCH.value, "this payload is not to be written")
         if target is not None and target.size != entry.size:
+            violations[Violation.REGION] += 1
             detail = f"the target has {target.size} bytes, the payload {entry.size}"
             return Refused(transfer, Reason.MISMATCH.value, detail)
         if target is None and entry.block is not None and not reader.maps:
+            violations[Violation.ROUTE] += 1
             return Refused(transfer, Reason.MISMATCH.value, "this payload needs a target")
         return None
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from stagelink.plugins.hookspecs import Backend, ChannelKind, hookimpl
 
 if TYPE_CHECKING:
+    from stagelink.adapters.zmq.keyring import Keyring
+    from stagelink.config import Config
     from stagelink.plugins.hookspecs import BackendContext
     from stagelink.ports import ControlChannel, DataPlane, Liveness, MemoryProvider
 
@@ -42,9 +44,12 @@ def stagelink_backends() -> list[Backend]:
 def stagelink_channels() -> list[ChannelKind]:
     """ZeroMQ between processes, queues within one."""
     return [
-        ChannelKind("zmq", "ZeroMQ, and Unix sockets within one host", _HERE + "zmq_channel"),
+        ChannelKind(
+            "zmq", "ZeroMQ, and Unix sockets within one host", _HERE + "zmq_channel",
+            security=("none", "curve"),
+        ),
         ChannelKind("memory", "queues of one process", _HERE + "memory_channel"),
-    ]
+    ]  # fmt: skip
 
 
 def zmq_channel(context: BackendContext) -> ControlChannel:
@@ -53,6 +58,7 @@ def zmq_channel(context: BackendContext) -> ControlChannel:
     from stagelink.adapters.zmq.channel import ZmqChannel  # noqa: PLC0415
 
     config = context.config
+    keyring = keyring_of(config)
     largest = config.eager_limit + (128 << 10)
     channel = ZmqChannel(
         None if config.role == "receiver" or config.ipc is not None else config.host,
@@ -63,8 +69,26 @@ def zmq_channel(context: BackendContext) -> ControlChannel:
         max_frame_bytes=largest,
         heartbeat_timeout_s=config.policy.silence_s,
         heartbeat_interval_s=config.policy.silence_s / 3,
+        keyring=keyring,
     )
-    return LocalChannel(channel, longest=largest) if config.shortcut else channel
+    if keyring is not None or not config.shortcut:
+        return channel  # Unix sockets ask for the same user and for no key: no way around the list
+    return LocalChannel(channel, longest=largest)
+
+
+def keyring_of(config: Config) -> Keyring | None:
+    """The keys that *config* names; None without ``security="curve"``.
+
+    Raises:
+        ConfigError: a key file is missing, malformed, or open to others.
+    """
+    if config.security != "curve":
+        return None
+    from stagelink.adapters.zmq.keyring import read_keyring  # noqa: PLC0415
+
+    assert config.keys is not None, "checked where it entered"
+    stages = {address: stage for stage, address in config.senders.items()}
+    return read_keyring(config.keys, stages, config.server_key)
 
 
 def shm_provider(context: BackendContext) -> MemoryProvider:

@@ -58,11 +58,15 @@ class Backend(NamedTuple):
 
 
 class ChannelKind(NamedTuple):
-    """A kind of control channel; ``factory`` is as in :class:`Backend`."""
+    """A kind of control channel; ``factory`` is as in :class:`Backend`.
+
+    ``security``: the values of that setting which it honours; with others it is not built.
+    """
 
     name: str
     summary: str
     factory: str
+    security: tuple[str, ...] = ("none",)
 
 
 @hookspec

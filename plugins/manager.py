@@ -100,8 +100,17 @@ class Manager:
             raise ConfigError(msg, remedy="install what the backend needs") from error
 
     def channel(self, name: str, context: BackendContext) -> Any:  # noqa: ANN401 - a channel
-        """Build the control channel *name*."""
-        return self.build(self.channels[name].factory, context)
+        """Build the control channel *name*.
+
+        Raises:
+            ConfigError: it does not do what ``security`` asks for.
+        """
+        kind = self.channels[name]
+        wanted = getattr(context.config, "security", "none")
+        if wanted not in kind.security:
+            msg = f"the control channel {name!r} ({kind.summary}) knows no security={wanted!r}"
+            raise ConfigError(msg, remedy="choose a backend between processes, or leave it out")
+        return self.build(kind.factory, context)
 
     def compressor(self, name: str) -> Compressor:
         """The compressor *name*.

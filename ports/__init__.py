@@ -3,7 +3,7 @@
 Adapters implement these; a third party's class satisfies them without importing us.
 """
 
-from stagelink.ports.channel import ControlChannel, LinkDown, LinkUp, Mail
+from stagelink.ports.channel import ControlChannel, LinkDown, LinkUp, Mail, PeerRefused
 from stagelink.ports.codec import Codec, Serializer, Staged
 from stagelink.ports.liveness import Liveness
 from stagelink.ports.log import EventLog
@@ -13,6 +13,6 @@ from stagelink.ports.wrap import Compressor, TypeCodec
 
 __all__ = [
     "Capabilities", "Codec", "Compressor", "ControlChannel", "DataPlane", "EventLog", "LinkDown",
-    "LinkUp", "Liveness", "Mail", "Memory", "MemoryProvider", "Serializer", "Staged", "TypeCodec",
-    "WriteOrder",
+    "LinkUp", "Liveness", "Mail", "Memory", "MemoryProvider", "PeerRefused", "Serializer",
+    "Staged", "TypeCodec", "WriteOrder",
 ]  # fmt: skip

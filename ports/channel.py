@@ -24,13 +24,35 @@ class LinkUp(NamedTuple):
 
 
 class LinkDown(NamedTuple):
-    """A link, dialled or accepted, is no more; a dialled one is tried again by itself."""
+    """A link, dialled or accepted, is no more; a dialled one is tried again by itself.
+
+    ``refused``: who is there will not talk to us until somebody changes a configuration.
+    """
 
     link: Link
     detail: str
+    refused: bool = False
 
 
-Arrival = Union[Mail, LinkUp, LinkDown]
+class PeerRefused(NamedTuple):
+    """Somebody dialled us and was not let in.
+
+    Attributes:
+        link: no link, but the address that it came from, as far as known; may be empty.
+        cause: one of :data:`REFUSALS`.
+        detail: what else is known.
+    """
+
+    link: str
+    cause: str
+    detail: str = ""
+
+
+REFUSALS = ("unknown_key", "wrong_server_key", "wrong_mechanism", "malformed", "broken_off")
+"""Why a handshake failed: a key that is not on our list; one that was meant for another key than
+ours; with CURVE on one side only; not as the protocol wants it; ended by the other side."""
+
+Arrival = Union[Mail, LinkUp, LinkDown, PeerRefused]
 
 
 class ControlChannel(Protocol):

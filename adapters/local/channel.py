@@ -187,7 +187,8 @@ class LocalChannel:
     def let_go(self) -> None:
         """Close our copies of the sockets, as a forked child does.
 
-        Else its parent's death would not be heard while it lives.
+        Else its parent's death would not be heard while it lives, and who dials the parent's
+        successor would be connected to the child, which never answers.
         """
         for lane in list(self._lanes.values()):
             lane.socket.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -175,10 +176,11 @@ class Hub:
         return min((at_s for at_s in due if at_s < inf), default=None)
 
     def bury(self, instance: Instance) -> None:
-        """From now on *instance* counts as dead. The caller holds the lock."""
+        """From now on *instance* counts as dead; without the lock, for a finalizer may say so."""
         self.dead[instance.hex()] = None
         while len(self.dead) > MOST_DEAD:
-            del self.dead[next(iter(self.dead))]
+            with contextlib.suppress(RuntimeError):  # another thread buries somebody too
+                self.dead.pop(next(iter(self.dead)), None)
 
     def kill(self, instance: Instance, writes: Literal["land", "drop"] = "land") -> None:
         """End *instance* as a crash does: its channel vanishes, and it hears of nothing more.

@@ -26,5 +26,4 @@ class HubLiveness:
 
     def close(self) -> None:
         """From now on we count as dead. Twice is fine."""
-        with self._hub.lock:
-            self._hub.bury(self._instance)
+        self._hub.bury(self._instance)

@@ -7,6 +7,7 @@ import errno
 import itertools
 import mmap
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import finalize
@@ -161,14 +162,31 @@ def map_segment(directory: str, name: str, size: int, *, writable: bool) -> mmap
 
 
 def _mapped(descriptor: int, name: str, size: int, *, writable: bool) -> mmap.mmap:
-    actual = os.fstat(descriptor).st_size
-    if actual < size or size <= 0:
-        msg = f"the peer's segment {name} has {actual} bytes, it claims {size}"
+    found = os.fstat(descriptor)
+    if found.st_size < size or size <= 0:
+        msg = f"the peer's segment {name} has {found.st_size} bytes, it claims {size}"
         raise TransportError(msg, reason=Reason.MISMATCH, remedy="restart the peer")
+    objection = _objection_to(found, size)
+    if objection:
+        msg = f"the peer's segment {name} is not one that a connector made: {objection}"
+        raise TransportError(msg, reason=Reason.PROTOCOL, remedy="find out who made that file")
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED, access)
     populate(mapping, writable=writable)
     return mapping
+
+
+def _objection_to(found: os.stat_result, size: int) -> str:
+    """Why a file is no segment of a peer's; who owns it could cut it short under our feet."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no file"
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user {found.st_uid}"
+    if found.st_nlink > 1:
+        return f"it has {found.st_nlink} names"
+    if found.st_blocks * 512 < size:  # to map it would take the rest from us
+        return f"{found.st_blocks * 512} of {size} bytes are reserved"
+    return ""
 
 
 def _unlink_as(owner: int, path: Path) -> None:

@@ -49,8 +49,7 @@ def _send_callers_home(driver: Driver) -> None:
 def _close_liveness(driver: Driver) -> None:
     # A peer that still views our pages, or whose pages we view, asks the kernel about us:
     # the proof of our life goes with the last view, or with the process.
-    if not len(driver.views):
-        driver.parts.liveness.close()
+    driver.views.when_none(driver.parts.liveness.close)
 
 
 def _settle(driver: Driver, patience_s: float) -> None:

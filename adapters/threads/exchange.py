@@ -10,7 +10,7 @@ from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
 from stagelink.core.messages import Declined, Figures, Inspect
 from stagelink.core.values import new
-from stagelink.ports.channel import LinkUp, Mail
+from stagelink.ports.channel import REFUSALS, LinkDown, LinkUp, Mail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,15 +20,49 @@ if TYPE_CHECKING:
     from stagelink.core.events import Event
     from stagelink.core.messages import Aside
     from stagelink.core.values import Link
-    from stagelink.ports.channel import Arrival, ControlChannel
+    from stagelink.ports.channel import Arrival, ControlChannel, PeerRefused
     from stagelink.ports.codec import Codec
+
+
+REMEDIES = {
+    "unknown_key": "if it is one of ours, copy its public key file here and open this side again",
+    "wrong_server_key": "if it is one of ours, give it our public key file",
+    "wrong_mechanism": "if it is one of ours, open both sides with the same security=",
+}
+MOST_STALLED = 4096
+"""Messages that wait for one link to have room: four times what a window of the log lets out."""
+
+MOST_STALLED_BYTES = 64 << 20
+
+
+class Backlog:
+    """Messages that one link had no room for, in order."""
+
+    __slots__ = ("messages", "size")
+
+    def __init__(self) -> None:
+        self.messages: deque[list[bytes]] = deque()
+        self.size = 0
+
+    def add(self, frames: list[bytes]) -> bool:
+        """Queue one more; False when there are too many already."""
+        if len(self.messages) >= MOST_STALLED or self.size >= MOST_STALLED_BYTES:
+            return False
+        self.messages.append(frames)
+        self.size += sum(map(len, frames))
+        return True
+
+    def pop(self) -> None:
+        """The first one has been sent."""
+        self.size -= sum(map(len, self.messages.popleft()))
 
 
 class Exchange:
     """One channel, used by one thread at a time: its caller holds the lock for it.
 
     ``feed`` takes what arrived; ``note`` keeps news for later, when no call is under way.
-    ``undrained`` says that something was left unread, of which no descriptor tells any more.
+    ``undrained`` says that something was left unread, of which no descriptor tells any more;
+    ``overflowed`` counts messages for links that take too little.
     """
 
     def __init__(
@@ -49,8 +83,10 @@ class Exchange:
         self._log = narrator.log
         self._closed = False
         self.outbox: deque[Send | Dial | HangUp] = deque()
-        self.stalled: dict[Link, deque[list[bytes]]] = {}
+        self.stalled: dict[Link, Backlog] = {}
         self.malformed = 0
+        self.peers_refused = dict.fromkeys(REFUSALS, 0)
+        self.overflowed = 0
         self.undrained = False
         self.inspections = Inspections(clock)
 
@@ -95,13 +131,21 @@ class Exchange:
                     cause = f"{type(error).__name__}: {error}"
                     self._log.error("message_dropped", link=link, cause=cause, exc_info=True)
                 else:
-                    if stalled and link in stalled:
-                        stalled[link].append(frames)
-                    elif not self._channel.send(link, frames):
-                        stalled[link] = deque([frames])
+                    if (stalled and link in stalled) or not self._channel.send(link, frames):
+                        self._stall(link, frames)
             else:
                 self._link(action)
             outbox.popleft()
+
+    def _stall(self, link: Link, frames: list[bytes]) -> None:
+        """Keep a message for later; of who asks for more than it reads, the rest is dropped.
+
+        That is a gap in its conversation, which then begins anew.
+        """
+        backlog = self.stalled.setdefault(link, Backlog())
+        if not backlog.add(frames):
+            self.overflowed += 1
+            self._log.warning("messages_dropped", link=link, count=self.overflowed)
 
     def _link(self, action: Dial | HangUp) -> None:
         """Hang up, or dial: an address that cannot be dialled is a peer that cannot be reached."""
@@ -118,9 +162,10 @@ class Exchange:
 
     def _retry(self) -> None:
         for link, waiting in list(self.stalled.items()):
-            while waiting and self._channel.send(link, waiting[0]):
-                waiting.popleft()
-            if not waiting:
+            messages = waiting.messages
+            while messages and self._channel.send(link, messages[0]):
+                waiting.pop()
+            if not messages:
                 del self.stalled[link]
 
     def _arrived(self, arrival: Arrival) -> None:
@@ -140,10 +185,21 @@ class Exchange:
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(link))
             self._narrator.soon()
-        else:
+        elif isinstance(arrival, LinkDown):
             self.stalled.pop(link, None)
-            self._feed(Disconnected(link, arrival.detail))
+            self._feed(Disconnected(link, arrival.detail, arrival.refused))
             self._narrator.soon()
+        else:
+            self._turned_away(arrival)
+
+    def _turned_away(self, who: PeerRefused) -> None:
+        """Count a peer that was not let in; a port that was only looked at is no news."""
+        count = self.peers_refused[who.cause] = self.peers_refused.get(who.cause, 0) + 1
+        if who.cause != "broken_off":
+            self._log.warning(
+                "peer_refused", peer=who.link, cause=who.cause, detail=who.detail, count=count,
+                remedy=REMEDIES.get(who.cause),
+            )  # fmt: skip
 
     def _show(self, link: Link, message: Aside) -> None:
         """Answer somebody who looks at us from outside; the core never hears of it."""

@@ -128,7 +128,7 @@ class Narrator:
         if talk.declined:
             log.warning(
                 "session_declined", edge=talk.edge, peer=talk.peer, cause=talk.detail,
-                remedy="compare stage names, backends and versions of both sides",
+                remedy="compare stage names, backends, keys and versions of both sides",
             )  # fmt: skip
         elif not known.met and waited_s >= MISSING_S:
             log.warning(

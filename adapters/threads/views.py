@@ -35,6 +35,7 @@ class Views:
         self._pid = os.getpid()
         self._watched: dict[int, _Watched] = {}
         self.gone: deque[int] = deque()
+        self._when_none: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         """How many deliveries still have views."""
@@ -52,9 +53,29 @@ class Views:
 
     def release(self, handle: int) -> bool:
         """Stop watching: the caller knows that its buffer is the last reference and releases."""
-        return self._watched.pop(handle, None) is not None
+        return self._forget(handle)
+
+    def when_none(self, call: Callable[[], None]) -> None:
+        """Call *call* once nothing is viewed: now, or at the end of the last view.
+
+        The latter may be in a finalizer, perhaps under any lock: *call* must take none.
+        """
+        self._when_none = call
+        self._tell()
+
+    def _forget(self, handle: int) -> bool:
+        known = self._watched.pop(handle, None) is not None
+        if self._when_none is not None:
+            self._tell()
+        return known
+
+    def _tell(self) -> None:
+        if not self._watched:
+            call, self._when_none = self._when_none, None
+            if call is not None:
+                call()
 
     def _finalized(self, watched: _Watched) -> None:
-        if os.getpid() == self._pid and self._watched.pop(watched.handle, None) is not None:
+        if os.getpid() == self._pid and self._forget(watched.handle):
             self.gone.append(watched.handle)
             self._wake()

@@ -125,6 +125,35 @@ def check_ipc_is_free(url: str) -> None:
     raise ConfigError(msg, remedy="choose another path, or stop the process that holds it")
 
 
+def where_to_bind(
+    host: str | None, port: int, ipc: str | None, advertise: str | None, *, allow_wildcard: bool
+) -> tuple[str, str]:
+    """The URL to bind and the host to show; both empty when there is nothing to bind.
+
+    Raises:
+        ConfigError: the arguments contradict one another, or ask for every interface.
+    """
+    if ipc is not None:
+        if host is not None:
+            msg = f"both host={host!r} and ipc={ipc!r} are given"
+            raise ConfigError(msg, remedy="give one of them")
+        return ipc_url(ipc), ""
+    if host is None:
+        return "", ""
+    literal = resolve_host(host)
+    if is_wildcard(literal) and not allow_wildcard:
+        msg = f"refusing to listen on every interface ({host!r})"
+        raise ConfigError(msg, remedy="bind one address, or set allow_wildcard and advertise")
+    shown = literal if advertise is None else advertise
+    if is_wildcard(shown):
+        msg = f"nobody can dial the wildcard {shown!r}"
+        raise ConfigError(msg, remedy="set advertise to an address that peers can reach")
+    if not 0 <= port <= MAX_PORT:
+        msg = f"port {port} is not in 0 to {MAX_PORT}"
+        raise ConfigError(msg, remedy="give a port, or 0 for a free one")
+    return tcp_url(literal, port), shown
+
+
 class BoundFile:
     """The file of a bound ``ipc://`` *url*, which ZeroMQ leaves behind; any other url has none."""
 

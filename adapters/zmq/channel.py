@@ -20,20 +20,21 @@ import zmq
 from stagelink.adapters.zmq.address import (
     check_dial,
     check_ipc_is_free,
-    ipc_url,
-    is_wildcard,
-    resolve_host,
     tcp_url,
+    where_to_bind,
 )  # fmt: skip
 from stagelink.adapters.zmq.dialled import Dialled
+from stagelink.adapters.zmq.forked import close_copies, let_go_in_children
 from stagelink.adapters.zmq.listener import Listener
+from stagelink.adapters.zmq.redial import Redialler
 from stagelink.adapters.zmq.sockets import LAST_WORDS_MS, Limits, descriptor_of, translating_errors
-from stagelink.core.errors import ClosedError, ConfigError
+from stagelink.core.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from stagelink.adapters.zmq.keyring import Keyring
     from stagelink.adapters.zmq.sockets import Context, Socket
     from stagelink.core.values import Link
     from stagelink.ports.channel import Arrival, Mail
@@ -72,6 +73,7 @@ class ZmqChannel:
         reconnect_min_s: the first pause before dialling again; it doubles each time
         reconnect_max_s: up to this one.
         max_links: accepted links remembered; beyond, the oldest idle one is given up.
+        keyring: encrypt with CURVE, let in whom it knows and trust whom it expects; None: neither.
 
     Raises:
         ConfigError: it cannot be bound so; nothing is left open.
@@ -93,26 +95,32 @@ class ZmqChannel:
         reconnect_min_s: float = 0.02,
         reconnect_max_s: float = 1.0,
         max_links: int = 4096,
+        keyring: Keyring | None = None,
     ) -> None:
-        self.dropped = 0
-        self._closed = True
-        self._url, self._shown = _where(host, port, ipc, advertise, allow_wildcard=allow_wildcard)
+        self.dropped, self._closed = 0, True
+        self._url, self._shown = where_to_bind(
+            host, port, ipc, advertise, allow_wildcard=allow_wildcard
+        )
         self._limits = Limits(
             max_frame_bytes, high_water_mark, heartbeat_interval_s, heartbeat_timeout_s,
             reconnect_min_s, reconnect_max_s, max_links,
         )  # fmt: skip
-        self._pid = os.getpid()
-        self._address = ""
+        self._keyring = keyring
+        self._pid, self._address = os.getpid(), ""
         self._ready: deque[Arrival] = deque()
         self._hot: deque[Source] = deque()
         self._dialled: dict[Link, Dialled] = {}
+        self._ever_dialled: set[str] = set()
         self._listener: Listener | None = None
         self._on_wake: dict[int, Callable[[], None]] = {}
         self._context: Context = zmq.Context(1)
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self._epoll = select.epoll()
         self._poll = self._epoll.poll
+        self._redialler = Redialler(reconnect_max_s, self._hear)
+        self._register(self._redialler.timer.fileno(), self._redialler.redial)
         self._closed = False
+        let_go_in_children(self)
         if bind:
             try:
                 self.bind()
@@ -139,11 +147,14 @@ class ZmqChannel:
             check_ipc_is_free(self._url)
         with translating_errors(f"cannot listen at {self._url}"):
             listener = Listener(
-                self._context, self._url, self._limits, self._ready.append, self._drop
-            )
+                self._context, self._url, self._limits, self._ready.append, self._drop,
+                keyring=self._keyring,
+            )  # fmt: skip
         self._listener = listener
         shown, bound = self._shown, listener.bound
         self._address = tcp_url(shown, bound.rpartition(":")[2]) if shown else bound
+        if self._keyring is not None:
+            self._keyring.we_are_at(self._address)
         self._watch(listener)
         self._register(listener.timer.fileno(), partial(self._hear, listener, listener.on_timer))
 
@@ -151,15 +162,18 @@ class ZmqChannel:
         """Look at an address without dialling it.
 
         Raises:
-            ConfigError: *address* is neither ``tcp://host:port`` nor ``ipc:///path``.
+            ConfigError: *address* is neither ``tcp://host:port`` nor ``ipc:///path``, or it is
+                not known whose key to expect there.
         """
         check_dial(address)
+        if self._keyring is not None:
+            self._keyring.key_for(address)
 
     def dial(self, address: str) -> None:
         """Keep a connection to *address*; the link is named by the address. Twice is once.
 
         Raises:
-            ConfigError: *address* is neither ``tcp://host:port`` nor ``ipc:///path``.
+            ConfigError: as :meth:`check`.
             TransportError: the process may not open more sockets.
             ClosedError: the channel is closed.
         """
@@ -169,9 +183,11 @@ class ZmqChannel:
         ipv6 = check_dial(address)
         with translating_errors(f"cannot dial {address}"):
             dialled = Dialled(
-                self._context, address, self._limits, self._ready.append, self._drop, ipv6=ipv6
-            )
+                self._context, address, self._limits, self._ready.append, self._drop,
+                broken=self._redialler.later, ipv6=ipv6, keyring=self._keyring,
+            )  # fmt: skip
         self._dialled[address] = dialled
+        self._ever_dialled.add(address)
         self._watch(dialled)
 
     def hang_up(self, link: Link) -> None:
@@ -182,6 +198,7 @@ class ZmqChannel:
         for descriptor in _descriptors(dialled):
             self._epoll.unregister(descriptor)
             del self._on_wake[descriptor]
+        self._redialler.forget(dialled)
         while dialled in self._hot:  # twice, if heating it was interrupted
             self._hot.remove(dialled)
         kept = [arrival for arrival in self._ready if arrival.link != link]
@@ -247,6 +264,7 @@ class ZmqChannel:
             self._listener.close()
         for dialled in self._dialled.values():
             dialled.close()
+        self._redialler.close()
         self._dialled.clear()
         self._listener = None
         self._on_wake.clear()
@@ -254,6 +272,15 @@ class ZmqChannel:
         self._hot.clear()
         self._epoll.close()
         self._context.destroy(linger=LAST_WORDS_MS)
+
+    def let_go(self) -> None:
+        """Close our copies of the connections, as a forked child does.
+
+        Else its parent's death would not be heard, nor its port be free, while it lives. ZeroMQ
+        ends a connection some time after it was hung up, so those count too.
+        """
+        if not self._closed:
+            close_copies(self._listener.bound if self._listener else "", self._ever_dialled)
 
     def __enter__(self) -> ZmqChannel:  # noqa: PYI034 - typing has no Self in 3.10
         """The channel itself; leaving closes it."""
@@ -332,28 +359,3 @@ def _descriptors(source: Source) -> tuple[int, int]:
     monitor: Socket | None = source.monitor
     assert monitor is not None
     return descriptor_of(source.socket), descriptor_of(monitor)
-
-
-def _where(
-    host: str | None, port: int, ipc: str | None, advertise: str | None, *, allow_wildcard: bool
-) -> tuple[str, str]:
-    """The URL to bind and the host to show; both empty when there is nothing to bind."""
-    if ipc is not None:
-        if host is not None:
-            msg = f"both host={host!r} and ipc={ipc!r} are given"
-            raise ConfigError(msg, remedy="give one of them")
-        return ipc_url(ipc), ""
-    if host is None:
-        return "", ""
-    literal = resolve_host(host)
-    if is_wildcard(literal) and not allow_wildcard:
-        msg = f"refusing to listen on every interface ({host!r})"
-        raise ConfigError(msg, remedy="bind one address, or set allow_wildcard and advertise")
-    shown = literal if advertise is None else advertise
-    if is_wildcard(shown):
-        msg = f"nobody can dial the wildcard {shown!r}"
-        raise ConfigError(msg, remedy="set advertise to an address that peers can reach")
-    if not 0 <= port <= 65535:  # noqa: PLR2004 - the largest port
-        msg = f"port {port} is not in 0 to 65535"
-        raise ConfigError(msg, remedy="give a port, or 0 for a free one")
-    return tcp_url(literal, port), shown

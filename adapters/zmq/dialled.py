@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import zmq
@@ -14,12 +15,14 @@ from stagelink.adapters.zmq.sockets import (
     MAX_FRAMES,
     NOBLOCK,
     PING,
+    WRONG_MECHANISM,
     can_send,
     close_watched,
     collect,
     has_mail,
     open_monitor,
     open_socket,
+    protect_dialled,
     put_again,
     read_monitor,
 )  # fmt: skip
@@ -28,8 +31,14 @@ from stagelink.ports.channel import LinkDown, LinkUp, Mail
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from stagelink.adapters.zmq.keyring import Keyring
     from stagelink.adapters.zmq.sockets import Context, Limits, Socket
     from stagelink.ports.channel import Arrival
+
+UNKNOWN = "the peer does not know our key: copy our public key file to it, and open it again"
+NO_CURVE_THERE = "the peer does not use CURVE, and we do: open both with the same security="
+NO_CURVE_HERE = "the peer wants CURVE, and we do not use it: open both with the same security="
+HUNG_UP = ", perhaps because its key is not the one that we have of it: compare the key files"
 
 WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
 
@@ -42,16 +51,21 @@ class Dialled:
         woken: its descriptor has just said that there is something.
         rising: it is connected, but cannot send yet; LinkUp waits for that.
         drained: the last :meth:`take` found nothing.
+        secure: it uses CURVE.
+        broken: called when ZeroMQ has given up for good, as it does after a handshake that cannot
+            succeed: whoever is there may yet be replaced, so :meth:`redial` a little later.
     """
 
     __slots__ = (
         "address",
         "arrive",
+        "broken",
         "drained",
         "drop",
         "hot",
         "monitor",
         "rising",
+        "secure",
         "socket",
         "up",
         "woken",
@@ -65,15 +79,20 @@ class Dialled:
         arrive: Callable[[Arrival], None],
         drop: Callable[[], None],
         *,
+        broken: Callable[[Dialled], None],
         ipv6: bool,
+        keyring: Keyring | None = None,
     ) -> None:
         self.address = address
-        self.arrive, self.drop = arrive, drop
+        self.arrive, self.drop, self.broken = arrive, drop, broken
+        self.secure = keyring is not None
         self.up = self.rising = self.hot = self.woken = self.drained = False
         self.socket = open_socket(context, zmq.DEALER, limits, ipv6=ipv6)
         self.monitor: Socket | None = None
         try:
             self.socket.set(zmq.IMMEDIATE, 1)
+            if keyring is not None:
+                protect_dialled(self.socket, keyring.own, keyring.key_for(address))
             self.monitor = open_monitor(context, self.socket, WATCHED)
             self.socket.connect(address)
         except BaseException:
@@ -132,9 +151,9 @@ class Dialled:
             elif event == zmq.EVENT_DISCONNECTED:
                 self._down("the connection ended")
             elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                self._failed(os.strerror(value))
+                self._failed(f"{os.strerror(value)}{HUNG_UP if self.secure else ''}")
             elif event & HANDSHAKE_FAILED:
-                self._failed(f"the peer speaks another protocol (ZeroMQ error {value:#x})")
+                self._stopped(event, value)
         if self.rising:
             self._rise()
 
@@ -150,9 +169,25 @@ class Dialled:
             self.up = False
             self.arrive(LinkDown(self.address, detail))
 
-    def _failed(self, detail: str) -> None:
+    def _failed(self, detail: str, *, refused: bool = False) -> None:
         self.up = self.rising = False
-        self.arrive(LinkDown(self.address, f"the handshake failed: {detail}"))
+        self.arrive(LinkDown(self.address, f"the handshake failed: {detail}", refused))
+
+    def _stopped(self, event: int, value: int) -> None:
+        """ZeroMQ does not try again after this."""
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._failed(f"{UNKNOWN} (status {value})", refused=True)
+        elif value == WRONG_MECHANISM:
+            self._failed(NO_CURVE_THERE if self.secure else NO_CURVE_HERE, refused=True)
+        else:
+            self._failed(f"the peer speaks another protocol (ZeroMQ error {value:#x})")
+        self.broken(self)
+
+    def redial(self) -> None:
+        """Begin anew where ZeroMQ has given up."""
+        with suppress(zmq.ZMQError):  # it knows the address no more
+            self.socket.disconnect(self.address)
+        self.socket.connect(self.address)
 
     def close(self, linger_ms: int = LAST_WORDS_MS) -> None:
         """Close both sockets; what is queued has a moment to leave."""

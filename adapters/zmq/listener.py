@@ -8,42 +8,51 @@ for the monitor hears first, so suspects are asked a few times more, by a timer.
 
 from __future__ import annotations
 
+import os
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL, EHOSTUNREACH, ENODEV
 from typing import TYPE_CHECKING
 
 import zmq
 
 from stagelink.adapters.zmq.address import BoundFile
+from stagelink.adapters.zmq.callers import Callers
 from stagelink.adapters.zmq.direct import put
+from stagelink.adapters.zmq.guard import Guard
 from stagelink.adapters.zmq.guests import NO_DESCRIPTOR, Guest, Guests
 from stagelink.adapters.zmq.sockets import (
     HANDSHAKE_FAILED,
     MAX_FRAMES,
     NOBLOCK,
     PING,
+    WRONG_MECHANISM,
+    WRONG_SERVER_KEY,
     broken,
     close_watched,
     collect,
     has_mail,
     open_monitor,
     open_socket,
+    protect_listener,
     put_again,
     read_monitor,
 )  # fmt: skip
 from stagelink.adapters.zmq.timer import Timer
 from stagelink.core.errors import ConfigError
-from stagelink.ports.channel import LinkDown, Mail
+from stagelink.ports.channel import LinkDown, Mail, PeerRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from stagelink.adapters.zmq.keyring import Keyring
     from stagelink.adapters.zmq.sockets import Context, Limits, Socket
     from stagelink.core.values import Link
     from stagelink.ports.channel import Arrival
 
-WATCHED = zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
+WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED
 FIRST_CHECK_S, LAST_CHECK_S, CHECK_GROWTH = 0.001, 0.3, 4.0
 SRCFD = 2  # ZMQ_SRCFD, which pyzmq does not name in every version
+
+CAUSES = {WRONG_MECHANISM: "wrong_mechanism", WRONG_SERVER_KEY: "wrong_server_key"}
 
 REMEDIES = {
     EADDRINUSE: "choose another port, port 0 for a free one, or stop the process that holds it",
@@ -69,11 +78,15 @@ class Listener:
         limits: Limits,
         arrive: Callable[[Arrival], None],
         drop: Callable[[], None],
+        *,
+        keyring: Keyring | None = None,
     ) -> None:
         self.arrive, self.drop = arrive, drop
         self.hot = self.woken = self.drained = False
         self.monitor: Socket | None = None
         self.timer = Timer()
+        self._guard: Guard | None = None
+        self._callers = Callers()
         self._file = BoundFile("")
         self._guests = Guests(limits.max_links)
         self._ended: set[int] = set()
@@ -83,6 +96,8 @@ class Listener:
         self.socket = open_socket(context, zmq.ROUTER, limits, ipv6="[" in url)
         try:
             self.socket.set(zmq.ROUTER_MANDATORY, 1)
+            if keyring is not None:
+                self._protect(context, keyring)
             self.monitor = open_monitor(context, self.socket, WATCHED)
             self.socket.bind(url)
         except zmq.ZMQError as error:
@@ -93,6 +108,10 @@ class Listener:
             ) from error
         self.bound = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._file = BoundFile(self.bound)
+
+    def _protect(self, context: Context, keyring: Keyring) -> None:
+        self._guard = Guard(context, keyring.allowed)
+        protect_listener(self.socket, keyring.own)
 
     # --- mail ----------------------------------------------------------------------------
 
@@ -167,14 +186,34 @@ class Listener:
         return guest
 
     def read_news(self) -> None:
-        """Learn from the monitor which connections ended, and check whose they were."""
+        """Learn from the monitor which connections came, failed and ended, and whose they were."""
         for event, value in read_monitor(self.monitor):
-            if event == zmq.EVENT_DISCONNECTED:
-                self._ended.add(value)
-                self._suspect(self._guests.of_descriptor(value))
-            elif event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:  # a port scanner's is no garbage
-                self.drop()
+            if event == zmq.EVENT_ACCEPTED:
+                self._callers.accepted(value)
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._disconnected(value)
+            elif event & HANDSHAKE_FAILED:
+                self._refused(event, value)
+        self._callers.all_heard()
         self._check()
+
+    def _disconnected(self, descriptor: int) -> None:
+        refused = self._callers.ended(descriptor)
+        if refused is not None:
+            self.arrive(refused)
+        self._ended.add(descriptor)
+        self._suspect(self._guests.of_descriptor(descriptor))
+
+    def _refused(self, event: int, value: int) -> None:
+        """A handshake failed; that its connection ended, and which it was, is told next."""
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            for address, key in self._guard.refused() if self._guard else ():
+                self.arrive(PeerRefused(address, "unknown_key", f"its public key is {key}"))
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:  # a port scanner's is no garbage
+            self._callers.failed = "broken_off", os.strerror(value)
+        else:
+            self.drop()
+            self._callers.failed = CAUSES.get(value, "malformed"), f"ZeroMQ error {value:#x}"
 
     def on_timer(self) -> None:
         """Check the suspects again, a few times and ever less often."""
@@ -221,6 +260,9 @@ class Listener:
         self._file.remove()
         self.timer.close()
         close_watched(self.socket, self.monitor)
+        if self._guard is not None:
+            self._guard.close()
+            self._guard = None
 
 
 def _descriptor(frame: zmq.Frame) -> int:

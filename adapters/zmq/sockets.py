@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import zmq
 
 from stagelink.adapters.zmq.direct import put
+from stagelink.adapters.zmq.guard import DOMAIN
 from stagelink.core.errors import Reason, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from stagelink.adapters.zmq.keyfiles import KeyPair
 
     Socket = zmq.Socket[bytes]
     Context = zmq.Context[Socket]
@@ -30,6 +33,8 @@ HANDSHAKE_FAILED = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+WRONG_MECHANISM = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, as value of an event
+WRONG_SERVER_KEY = 0x11000001  # ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
 _EVENT = struct.Struct("=HI")
 
 
@@ -69,6 +74,21 @@ def open_socket(context: Context, kind: int, limits: Limits, *, ipv6: bool) -> S
     for option, value in options.items():
         opened.set(option, value)
     return opened
+
+
+def protect_listener(listening: Socket, own: KeyPair) -> None:
+    """Let only those in whom a :class:`stagelink.adapters.zmq.guard.Guard` allows, encrypted."""
+    listening.set(zmq.CURVE_SERVER, 1)
+    listening.set(zmq.CURVE_SECRETKEY, own.secret)
+    listening.set(zmq.ZAP_DOMAIN, DOMAIN)
+    listening.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without a guard nobody, rather than everybody
+
+
+def protect_dialled(dialled: Socket, own: KeyPair, server_key: bytes) -> None:
+    """Talk to whoever proves to have *server_key* and to nobody else, encrypted."""
+    dialled.set(zmq.CURVE_SERVERKEY, server_key)
+    dialled.set(zmq.CURVE_PUBLICKEY, own.public)
+    dialled.set(zmq.CURVE_SECRETKEY, own.secret)
 
 
 def open_monitor(context: Context, watched: Socket, events: int) -> Socket:

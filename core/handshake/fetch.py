@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagelink.core.pool import whole_units
 from stagelink.core.values import NO_INSTANCE, Instance
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ PULLING = "pulling"
 DRAINING = "draining"
 LANDED = "landed"
 HELD = "held"
+
+_REACHING = frozenset({QUEUED, PULLING, DRAINING})
+"""States in which a peer may write to our block, or will when there is one."""
 
 ANEW = -1
 """Where a relic went whose log has begun anew: before all that is in it."""
@@ -61,15 +65,19 @@ class Fetches:
     """All gets of a receiver by number, with the indexes that its messages need.
 
     ``active`` has the number of the get that is queued, pulling, landed or held on a payload, by
-    peer and generation.
+    peer and generation. ``reached`` has the bytes of our pool that a peer may write to or waits
+    for room to, ``everywhere`` those of all peers, in whole units of *unit*.
     """
 
     __slots__ = (
-        "_numbers", "_open", "_relics", "_tickets", "_waiting", "active", "next_number",
-        "next_transfer",
+        "_numbers", "_open", "_relics", "_tickets", "_unit", "_waiting", "active", "everywhere",
+        "next_number", "next_transfer", "reached",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, unit: int = 1) -> None:
+        self._unit = unit
+        self.everywhere = 0
+        self.reached: dict[Instance, int] = {}
         self.next_number = 1
         self.next_transfer = 1
         self._numbers: dict[int, Fetch] = {}
@@ -184,6 +192,8 @@ class Fetches:
             self.active[peer, fetch.generation] = number
         if fetch.transfer:
             self._open.setdefault(peer, {})[fetch.transfer] = number
+        if fetch.state in _REACHING and (fetch.block or fetch.state == QUEUED):
+            self._reach(peer, fetch.size)
         if fetch.relic:
             self._relics.setdefault(peer, {})[fetch.generation] = fetch.relic
 
@@ -201,17 +211,29 @@ class Fetches:
             del self.active[peer, fetch.generation]
         if fetch.transfer:
             _discard(self._open, peer, fetch.transfer)
+        if fetch.state in _REACHING and (fetch.block or fetch.state == QUEUED):
+            self._reach(peer, fetch.size, -1)
         if fetch.relic:
             _discard(self._relics, peer, fetch.generation)
+
+    def _reach(self, peer: Instance, size: int, sign: int = 1) -> None:
+        """Count a block of *size* bytes that *peer* may write to, or count it no more."""
+        whole = sign * whole_units((size,), self._unit)
+        self.everywhere += whole
+        now = self.reached.get(peer, 0) + whole
+        if now:
+            self.reached[peer] = now
+        else:
+            del self.reached[peer]
 
     def freeze(self) -> FrozenFetches:
         """The state as nested tuples."""
         return self.next_number, self.next_transfer, tuple(self._numbers.values())
 
     @classmethod
-    def thaw(cls, frozen: FrozenFetches) -> Fetches:
+    def thaw(cls, frozen: FrozenFetches, unit: int = 1) -> Fetches:
         """The table that froze to *frozen*."""
-        table = cls()
+        table = cls(unit)
         table.next_number, table.next_transfer, fetches = frozen
         for fetch in fetches:
             table._numbers[fetch.number] = fetch

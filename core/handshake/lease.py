@@ -23,11 +23,15 @@ DRAINING = "draining"
 
 
 class Lease(NamedTuple):
-    """A claim on an entry's bytes: a claimed offer, or a transfer with its target."""
+    """A claim on an entry's bytes: a claimed offer, or a transfer with its target.
+
+    ``pinned`` are the bytes of our pool that only its reader can set free.
+    """
 
     state: str
     generation: int
     target: RegionRef | None = None
+    pinned: int = 0
 
 
 class Ended(NamedTuple):
@@ -37,18 +41,39 @@ class Ended(NamedTuple):
     answer: Done | Refused
 
 
-FrozenLeases = tuple[tuple[int, ...], tuple[tuple[int, Lease], ...], tuple[tuple[int, Ended], ...]]
+FrozenLeases = tuple[
+    tuple[tuple[int, int], ...], tuple[tuple[int, Lease], ...], tuple[tuple[int, Ended], ...]
+]
 
 
 class Leases:
-    """One reader's offers (by generation), transfers and ended transfers (by id)."""
+    """One reader's offers (by generation), transfers and ended transfers (by id).
 
-    __slots__ = ("ended", "offers", "transfers")
+    An offer's value are the bytes of our pool that it pins.
+    """
+
+    __slots__ = ("_offered", "ended", "offers", "transfers")
 
     def __init__(self) -> None:
-        self.offers: dict[int, None] = {}
+        self._offered = 0
+        self.offers: dict[int, int] = {}
         self.transfers: dict[int, Lease] = {}
         self.ended: dict[int, Ended] = {}
+
+    @property
+    def pinned(self) -> int:
+        """Bytes of our pool that only this reader can set free."""
+        claimed = sum([lease.pinned for lease in self.transfers.values()])
+        return self._offered + claimed
+
+    def offer(self, generation: int, pinned: int) -> None:
+        """The reader is offered *generation*, which pins so many bytes of our pool."""
+        self.offers[generation] = pinned
+        self._offered += pinned
+
+    def end_offer(self, generation: int) -> None:
+        """The offer of *generation* is over."""
+        self._offered -= self.offers.pop(generation)
 
     def holds_slot(self, generation: int) -> bool:
         """Whether anything here still stands for *generation*: a lease, or a Done not counted."""
@@ -60,6 +85,16 @@ class Leases:
             ended.generation == generation and isinstance(ended.answer, Done)
             for ended in self.ended.values()
         )
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is leased, and no answer on record."""
+        return not (self.offers or self.transfers or self.ended)
+
+    def slots(self) -> set[int]:
+        """Every generation for which :meth:`holds_slot` says yes."""
+        done = {e.generation for e in self.ended.values() if isinstance(e.answer, Done)}
+        return {*self.offers, *(lease.generation for lease in self.transfers.values()), *done}
 
     def end(self, transfer: int, answer: Done | Refused) -> Lease | None:
         """End a transfer with *answer* on record; return its lease, or None if it had none."""
@@ -89,7 +124,7 @@ class Leases:
     def freeze(self) -> FrozenLeases:
         """The state as nested tuples."""
         return (
-            tuple(sorted(self.offers)),
+            tuple(sorted(self.offers.items())),
             tuple(sorted(self.transfers.items())),
             tuple(sorted(self.ended.items())),
         )
@@ -99,6 +134,7 @@ class Leases:
         """The leases that froze to *frozen*."""
         leases = cls()
         offers, transfers, ended = frozen
-        leases.offers = dict.fromkeys(offers)
+        leases.offers = dict(offers)
+        leases._offered = sum(leases.offers.values())
         leases.transfers, leases.ended = dict(transfers), dict(ended)
         return leases

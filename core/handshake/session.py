@@ -1,7 +1,8 @@
 """One conversation between a receiver and a sender, and what both agree on first."""
 
 # Receiver: IDLE --dial--> DIALING --Connected--> GREETING --Welcome--> ATTACHING --> OPEN
-#           GREETING, ATTACHING, OPEN --Disconnected--> DIALING     any --Declined--> DECLINED
+#           GREETING, ATTACHING, OPEN --Disconnected--> DIALING
+#           any --Declined, Disconnected(refused)--> DECLINED --Connected--> GREETING
 # Sender:   (none) --Hello--> ATTACHING --> OPEN --Disconnected, gap--> CLOSED --Hello--> ...
 # A message out of sequence ends the conversation; what follows is greeted for anew.
 

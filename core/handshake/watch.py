@@ -51,18 +51,20 @@ class Watch(NamedTuple):
 class Peers:
     """One watch per peer instance, over both directions of talk."""
 
-    __slots__ = ("_patience", "_sides", "_timers", "watches")
+    __slots__ = ("_met", "_patience", "_sides", "_timers", "watches")
 
     def __init__(self, timers: Timers, patience: Patience) -> None:
         self._timers = timers
         self._patience = patience
         self._sides: dict[Instance, tuple[str, ...]] = {}
+        self._met: dict[Instance, set[str]] = {}
         self.watches: dict[Instance, Watch] = {}
 
     def up(self, peer: Instance, side: str, proof: str) -> None:
         """*peer* speaks with us as our *side*: whatever was suspected, it is there."""
         self._disarm(peer, "grace", "fence", "probe", "settle")
         self._sides[peer] = tuple(sorted({*self._sides.get(peer, ()), side}))
+        self._met.setdefault(peer, set()).add(side)
         self.watches[peer] = Watch(UP, proof)
 
     def down(self, peer: Instance, side: str, now_s: float, out: list[Action]) -> None:
@@ -76,6 +78,19 @@ class Peers:
         self._arm_fence(peer, now_s)
         self.watches[peer] = watch._replace(state=SUSPECT, told=False, tries=0)
         self.probe(peer, now_s, out)
+
+    def knows(self, peer: Instance, proof: str) -> bool:
+        """Whether *proof* may be that of *peer*: it never changes while the instance lives."""
+        watch = self.watches.get(peer)
+        return watch is None or watch.proof == proof
+
+    def forget(self, peer: Instance, side: str) -> bool:
+        """Give up a peer that is away and only ever was our *side*; False if it is not so."""
+        if self._sides.get(peer) != () or self._met.get(peer) != {side}:
+            return False
+        self._disarm(peer, "grace", "fence", "probe", "settle")
+        del self.watches[peer], self._sides[peer], self._met[peer]
+        return True
 
     def farewell(self, peer: Instance) -> None:
         """*peer* says that it was closed."""
@@ -142,6 +157,7 @@ class Peers:
         if really:
             self._disarm(peer, "grace", "probe")
             del self.watches[peer], self._sides[peer]
+            self._met.pop(peer, None)
             return True
         self.watches[peer] = watch._replace(state=SUSPECT)
         self._timers.arm_once(("probe", peer), now_s + PROBE_LAST_S)

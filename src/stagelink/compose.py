@@ -14,6 +14,7 @@ from stagelink.adapters.threads import Driver, Parts
 from stagelink.adapters.wrap import Compression, Integrity, Wrapping
 from stagelink.config import load_config
 from stagelink.connector import Connector
+from stagelink.core.addresses import is_local
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.errors import ConfigError
 from stagelink.core.handshake.session import OwnPlane
@@ -62,8 +63,23 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
         "connector_opened", role=config.role, link=driver.parts.channel.address,
         instance=context.instance.hex(), backends=[backend.name for backend in chosen],
     )  # fmt: skip
+    if _is_open_to_others(config, driver.parts.channel.address):
+        driver.log.warning(
+            "unprotected_bind", link=driver.parts.channel.address,
+            cause="whoever reaches the port can get, and nothing is encrypted",
+            remedy="set security='curve' and keys=, or bind a loopback address",
+        )  # fmt: skip
     driver.exchange.inspections.figures = partial(figures_of, config, driver, wrapping)
     return Connector(config, driver, serializer, wrapping, halves)
+
+
+def _is_open_to_others(config: Config, address: str) -> bool:
+    """Whether other hosts may come in without a key."""
+    if config.security != "none" or not address.startswith("tcp://"):
+        return False
+    shown = address[len("tcp://") :].rpartition(":")[0]
+    bound = shown if config.advertise_host is None else config.host  # a name is told resolved
+    return not is_local(bound.strip("[]"))
 
 
 def _halves(config: Config) -> tuple[type[Puts], type[Gets]]:
@@ -138,6 +154,7 @@ def _endpoint(
         session_base=int.from_bytes(instance[:5], "big") << 16,
         can_fence=can_fence,
         codecs=codecs,
+        peer_share=config.peer_share,
     )
     pool = Pool(
         config.pool_bytes, config.alignment, config.send_share, config.receive_share, REGION

@@ -48,6 +48,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             announcement.
         inline_bytes: how many bytes of those may be published at once; beyond, the pool is used.
         send_share, receive_share: parts of the pool that the other direction cannot take.
+        peer_share: part of the memory for one direction, less what all others have, that one peer
+            may keep in transfers under way, offers and quarantine; a single payload always may.
+            1: no bound.
         max_writes: writes posted at once.
         readers: how many readers a put has unless it says so.
         on_duplicate: what a put does with a live key: ``error`` or ``replace``.
@@ -57,6 +60,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         readonly_views: tensors of a payload that other readers share are views and not copies;
             to write to one is then undefined.
         shortcut: Unix sockets in place of TCP where both ends are processes of one host and user.
+        security: ``curve`` encrypts the control channel, and lets in and talks to those alone
+            whose public keys are in *keys*; there is no *shortcut* then. ``none`` trusts whoever
+            reaches the port.
+        keys: the directory of our secret key and of our peers' public ones (``stagelink keygen``).
+        server_key: the name of the public key that every sender must have; empty: that of its
+            stage's name, or the only one there is.
         sender: the endpoint to get from.
         senders: endpoints to get from, by stage.
         shm_dir: the mount for shared memory.
@@ -81,6 +90,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     inline_bytes: int = 64 << 20
     send_share: float = 0.25
     receive_share: float = 0.25
+    peer_share: float = 0.5
     max_writes: int = 16
     readers: int = 1
     on_duplicate: Literal["error", "replace"] = "error"
@@ -89,6 +99,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     integrity: Literal["", "xxh3"] = ""
     readonly_views: bool = False
     shortcut: bool = True
+    security: Literal["none", "curve"] = "none"
+    keys: str | None = None
+    server_key: str = ""
     sender: str | None = None
     senders: dict[str, str] = msgspec.field(default_factory=dict)
     shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory
@@ -145,6 +158,7 @@ def _check(config: Config) -> None:
         check_stage(stage)
     check_port(config.zmq_port)
     _check_memory(config)
+    _check_security(config)
     for name in ("replica", "rank", "eager_limit", "inline_bytes"):
         _at_least(name, getattr(config, name), 0)
     for name in ("max_writes", "readers"):
@@ -162,6 +176,16 @@ def _check(config: Config) -> None:
         _refuse("timeouts", config.timeouts, "pass finite seconds above 0")
 
 
+def _check_security(config: Config) -> None:
+    """Refuse keys that would protect nothing, and protection without keys."""
+    if config.security == "curve" and not config.keys:
+        msg = "security='curve' needs keys, the directory of the key files"
+        raise ConfigError(msg, remedy="make them with `stagelink keygen DIR`, and set keys=DIR")
+    for name in ("keys", "server_key"):
+        if getattr(config, name) and config.security == "none":
+            _refuse(name, getattr(config, name), "set security='curve' too, or leave it out")
+
+
 def _check_memory(config: Config) -> None:
     _at_least("alignment", config.alignment, 1)
     if config.alignment & (config.alignment - 1):
@@ -169,7 +193,7 @@ def _check_memory(config: Config) -> None:
     if config.pool_bytes < max(PAGE, config.alignment):
         least = max(PAGE, config.alignment)
         _refuse("pool_bytes", config.pool_bytes, f"use at least one page, {least} bytes")
-    for name in ("send_share", "receive_share"):
+    for name in ("send_share", "receive_share", "peer_share"):
         value = getattr(config, name)
         if not 0 <= value <= 1:
             _refuse(name, value, "use a part between 0 and 1")

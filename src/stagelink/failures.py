@@ -59,7 +59,11 @@ _MEANING: dict[Reason, tuple[type[StagelinkError], str, str]] = {
     Reason.PEER_RESTARTED: (PeerError, "the sender was restarted", "get the key again"),
     Reason.DECLINED: (
         PeerError, "the sender refuses this connector",
-        "compare stage names, backends and versions of both sides",
+        "compare stage names, backends, keys and versions of both sides",
+    ),
+    Reason.QUARANTINED: (
+        PeerError, "the sender is silent and keeps its share of this pool",
+        "end or restart that process; until then use another sender, or raise pool_bytes",
     ),
     Reason.DUPLICATE: (
         DuplicateKeyError, "this key is live on this edge already",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stagelink.adapters.threads.counters import BOUNDS_S
 from stagelink.core.errors import Reason
 from stagelink.core.messages import FIGURES_LIMIT
+from stagelink.core.violations import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,9 @@ def health_of(config: Config, driver: Driver, wrapping: Wrapping) -> dict[str, A
         "leases_held_long": driver.narrator.held_long,
         "inspections": driver.exchange.inspections.answered,
         "inspections_refused": driver.exchange.inspections.refused,
+        "peers_refused": dict(driver.exchange.peers_refused),
         "frames_refused": driver.malformed + parts.channel.dropped,
+        "messages_dropped": driver.exchange.overflowed,
         "compression": wrapping.compression.figures(),
         "edges": edges,
         "failures": failures,
@@ -122,17 +125,27 @@ def _figures(endpoint: Endpoint) -> dict[str, Any]:
         "sessions": _sessions(endpoint),
         "stale_messages": outgoing.stale + incoming.stale,
         "late_messages": incoming.arrivals.late,
+        "violations": _violations(endpoint),
+        "writes_failed": outgoing.transfers.failed,
     }
 
 
+def _violations(endpoint: Endpoint) -> dict[str, int]:
+    """What peers said that they may not, by cause; every cause is there."""
+    ours, theirs = endpoint.outgoing.violations, endpoint.incoming.violations
+    return {cause.value: ours[cause] + theirs[cause] for cause in Violation}
+
+
 def _sessions(endpoint: Endpoint) -> list[dict[str, Any]]:
+    incoming = endpoint.incoming
     rows = [
         {
             "direction": "in", "peer": source.label, "address": source.address,
             "state": source.session.state, "synced": source.synced, "backend": source.plane,
             "watch": endpoint.peers.state(source.peer), "detail": source.detail,
+            "share_bytes": incoming.fetches.reached.get(source.peer, 0),
         }
-        for source in endpoint.incoming.sources.values()
+        for source in incoming.sources.values()
     ]  # fmt: skip
     rows += [
         {
@@ -140,6 +153,7 @@ def _sessions(endpoint: Endpoint) -> list[dict[str, Any]]:
             "state": reader.session.state, "synced": reader.feed.sync_at < 0,
             "backend": reader.plane.card.name if reader.plane else "",
             "watch": endpoint.peers.state(reader.instance), "detail": "",
+            "share_bytes": reader.leases.pinned,
         }
         for reader in endpoint.outgoing.readers.values()
     ]  # fmt: skip

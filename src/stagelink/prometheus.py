@@ -68,6 +68,16 @@ def _failures(health: Health) -> Iterator[Row]:
         yield (row["edge"], row["cause"]), row["count"]
 
 
+def _peers_refused(health: Health) -> Iterator[Row]:
+    for cause, count in health["peers_refused"].items():
+        yield (cause,), count
+
+
+def _violations(health: Health) -> Iterator[Row]:
+    for cause, count in health["violations"].items():
+        yield (cause,), count
+
+
 def _pool(health: Health) -> Iterator[Row]:
     for state in ("free", "reserved", "held", "quarantined"):
         yield (state,), health["pool"][state]
@@ -79,6 +89,14 @@ def _sessions(health: Health) -> Iterator[Row]:
         labels = (row["direction"], row["peer"], row["state"], row["backend"])
         counts[labels] = counts.get(labels, 0) + 1
     yield from counts.items()
+
+
+def _shares(health: Health) -> Iterator[Row]:
+    bytes_now: dict[tuple[str, ...], int] = {}
+    for row in health["sessions"]:
+        labels = (row["direction"], row["peer"])
+        bytes_now[labels] = bytes_now.get(labels, 0) + row["share_bytes"]
+    yield from bytes_now.items()
 
 
 def _open(health: Health) -> Iterator[Row]:
@@ -107,6 +125,14 @@ METRICS = (
            _one("stale_messages")),
     Metric("stagelink_frames_refused", "counter", (),
            "What arrived and was no message", _one("frames_refused")),
+    Metric("stagelink_peers_refused", "counter", ("cause",),
+           "Peers that dialled us and were not let in", _peers_refused),
+    Metric("stagelink_violations", "counter", ("cause",),
+           "Well-formed messages that said what their sender may not, by cause", _violations),
+    Metric("stagelink_writes_failed", "counter", (),
+           "Writes that the data plane refused or could not end", _one("writes_failed")),
+    Metric("stagelink_messages_dropped", "counter", (),
+           "Messages for peers that ask for more than they read", _one("messages_dropped")),
     Metric("stagelink_pool_capacity_bytes", "gauge", (),
            "Bytes of the pool", _one("pool", "capacity")),
     Metric("stagelink_pool_bytes", "gauge", ("state",),
@@ -136,6 +162,8 @@ METRICS = (
     Metric("stagelink_views", "gauge", (), "Payloads with a view alive", _one("views")),
     Metric("stagelink_sessions", "gauge", ("direction", "peer", "state", "plane"),
            "Conversations; plane is the backend really used with that peer", _sessions),
+    Metric("stagelink_share_bytes", "gauge", ("direction", "peer"),
+           "Bytes of the pool that only this peer can set free; peer_share bounds them", _shares),
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from stagelink.plugins.conformance.channel import (
     until_down,
     until_up,
 )  # fmt: skip
-from stagelink.ports.channel import LinkDown, Mail
+from stagelink.ports.channel import LinkDown, LinkUp, Mail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -252,7 +252,8 @@ def test_a_killed_process_is_told_within_a_second_on_both_links() -> None:
         pipe.send(here.address)
         address = pipe.recv()
         here.dial(address)
-        accepted = next(mail.link for mail in take_mail(here) if mail.link != address)
+        arrivals = drain_until(here, lambda seen: LinkUp(address) in seen and bool(mails(seen)))
+        accepted = next(mail.link for mail in mails(arrivals) if mail.link != address)
         here.send(address, [HEADER, b"there?"])
         drain_until(here, lambda seen: any(mail.link == address for mail in mails(seen)))
         began_s = time.monotonic()

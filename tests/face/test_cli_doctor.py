@@ -31,7 +31,7 @@ ALWAYS = {
     "open files", "clock source", "GPU", "RDMA", "Mori", "configuration",
 }  # fmt: skip
 WITH_SHM = {
-    "backend", "room for the pool", "locks that prove life", "left by dead owners",
+    "keys", "backend", "room for the pool", "locks that prove life", "left by dead owners",
     "locked memory", "address", "port", "transfer to ourselves",
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.model.acts import ADVERSE, Move, deliver, write_fails
+from tests.model.world import ADDRESS
 
 from stagelink.core import events as ev
 
@@ -20,6 +21,8 @@ def adversity(state: State) -> Iterator[Move]:
     left = state.left
     if state.link and left.cuts:
         yield Move(ADVERSE, ("cut",), _cut)
+    if state.dialled and not state.link and state.receiver and left.cuts:
+        yield Move(ADVERSE, ("the receiver is not let in",), _refuse)
     for role, queue in (("s", state.to_sender), ("r", state.to_receiver)):
         if queue and left.losses:
             yield Move(ADVERSE, ("lose", role, queue[0]), _lose)
@@ -48,6 +51,11 @@ def adversity(state: State) -> Iterator[Move]:
 def _cut(draft: Draft) -> None:
     draft.spend("cuts")
     draft.cut()
+
+
+def _refuse(draft: Draft) -> None:
+    draft.spend("cuts")
+    draft.handle("r", ev.Disconnected(ADDRESS, "unknown key", True))
 
 
 def _lose(draft: Draft, role: str, _: int) -> None:

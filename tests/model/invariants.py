@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.model.machines import PAGE
+from tests.model.shares import nobody_has_more_than_a_share
 from tests.model.state import Violation
 
 from stagelink.core.blocks import HELD, QUARANTINED, RESERVED, SEND
@@ -151,7 +152,7 @@ def thaws_to_itself(endpoint: Endpoint) -> None:
 
 OF_AN_ENDPOINT = (
     pool_adds_up, blocks_are_owned, quarantine_names_its_transfer, leases_match, slots_match,
-    writes_are_counted, one_get_per_announcement, thaws_to_itself,
+    writes_are_counted, one_get_per_announcement, thaws_to_itself, nobody_has_more_than_a_share,
 )  # fmt: skip
 
 

@@ -60,6 +60,7 @@ class Policy(NamedTuple):
     successor_s: float = 0.5
     settle_s: float = 0.05
     ack_delay_s: float = 0.05
+    silence_s: float = 10.0
 
     def stuck_write_s(self, size: int) -> float:
         """Any time."""
@@ -81,6 +82,7 @@ class Kit(NamedTuple):
     receiver_pages: int
     max_writes: int
     can_fence: bool
+    peer_share: float
 
 
 def name(role: str, number: int) -> bytes:
@@ -121,6 +123,7 @@ class Machines:
         return Settings(
             instance, Identity("a" if role == "s" else "b"), HostCard("host", instance.decode()),
             (plane,), Policy(), PAGE * 8, self._kit.max_writes, base, self._kit.can_fence,  # type: ignore[arg-type]
+            peer_share=self._kit.peer_share,
         )  # fmt: skip
 
     def look(self, number: int) -> Endpoint:

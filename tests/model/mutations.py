@@ -77,7 +77,7 @@ def _no_record(original: Any) -> Any:
 def _offer_without_lease(original: Any) -> Any:
     def offer(self: Edges, reader: Any, entry: Any) -> Any:
         how = original(self, reader, entry)
-        if reader.leases.offers.pop(entry.generation, 0) is None:
+        if reader.leases.offers.pop(entry.generation, None) is not None:
             self.ledger(reader).unlease(entry.generation)
         return how
 

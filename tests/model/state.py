@@ -35,13 +35,14 @@ class Bounds(NamedTuple):
     sender_pages: int = 2
     receiver_pages: int = 1
     max_writes: int = 2
+    peer_share: float = 1.0  # no bound
 
     @property
     def kit(self) -> Kit:
         """What the endpoints are made of."""
         mode = "write" if self.mode == "pull" else "map"
         pages = (self.sender_pages, self.receiver_pages)
-        return Kit(mode, *pages, self.max_writes, self.fences > 0)
+        return Kit(mode, *pages, self.max_writes, self.fences > 0, self.peer_share)
 
 
 class Left(NamedTuple):

@@ -50,6 +50,7 @@ def nothing_is_left(world: World, node: Node) -> None:
         "shelf": endpoint.incoming.shelf.all(),
         "queued writes": list(outgoing.transfers.queue),
         "writes": outgoing.transfers.writing,
+        "refusals of the honest": +(outgoing.violations + endpoint.incoming.violations),
         "inline bytes": outgoing.inline_bytes,
         "entries": [e for led in outgoing.ledgers.values() for e in led.entries.values()],
         "leases": [

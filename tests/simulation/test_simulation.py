@@ -1,7 +1,7 @@
 """Whole endpoints under bad weather. ``STAGELINK_SEEDS`` sets how many stories are lived through.
 
 Odd seeds have impatient callers: gets whose caller has gone when they are answered, and waits for
-the first of many keys. To see one again: ``python -m tests.simulation.world SEED 1``.
+the first of many keys. To see one again: ``python -m tests.simulation --seed SEED --trace``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.simulation.world import SimulationError, World
+from tests.simulation.errors import SimulationError
+from tests.simulation.world import World
 
 from stagelink.core.gets import Gets
 from stagelink.core.ledger import Ledger

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 import random
-import sys
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.errors import SimulationError
 from tests.simulation.finish import finish
 from tests.simulation.link import Network
 from tests.simulation.node import ALIGNMENT, Node, Ticket, View, Violation, overlap
@@ -48,10 +48,6 @@ TRACE = 40
 AT_ONCE = frozenset({"publish", "poll", "cancel", "withdraw"})
 
 
-class SimulationError(AssertionError):
-    """A seed that ends badly, with what happened last."""
-
-
 class Payload:
     """What was published as one generation of one instance."""
 
@@ -71,6 +67,7 @@ class World:
         self.now_s = 0.0
         self.trace: deque[tuple[float, str, object]] = deque(maxlen=TRACE)
         self.steps = 0
+        self.seen: Counter[str] = Counter()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._tickets = 0
@@ -89,6 +86,11 @@ class World:
             self.nodes[name] = Node(name, identity, self.mode, can_fence=self.can_fence)
             self.start(self.nodes[name])
         self.story = Story(self, acts)
+
+    @property
+    def operations(self) -> int:
+        """How many calls were made."""
+        return self._tickets
 
     # --- time ----------------------------------------------------------------------------
 
@@ -274,6 +276,8 @@ class World:
         if self.now_s > call.deadline_s + 1e-6 and node.woke_s <= call.deadline_s:
             raise Violation(f"{node.name}: {call} is answered late")
         result = action.result
+        told = result.reason if isinstance(result, Failure) else "ok"
+        self.seen[f"{call.kind}: {told}"] += 1
         if isinstance(result, Delivery):
             if self.has_whim(0.15) and not self.story.over:
                 event = Untaken(dict(EDGES)[node.name], call.info[0], result)
@@ -337,20 +341,3 @@ class World:
 
     def _note(self, node: Node, what: object) -> None:
         self.trace.append((self.now_s, node.name, what))
-
-
-def main() -> None:
-    """Run the seeds from the first argument on, as many as the second says."""
-    first, count = int(sys.argv[1]), int(sys.argv[2])
-    failed = 0
-    for seed in range(first, first + count):
-        try:
-            World(seed, impatient=seed % 2 == 1).run()
-        except SimulationError as error:
-            failed += 1
-            print(error if count == 1 else str(error).partition("\n")[0])
-    print(f"{count} seeds, {failed} failed")
-
-
-if __name__ == "__main__":
-    main()

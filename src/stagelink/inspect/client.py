@@ -17,12 +17,13 @@ from stagelink.core.errors import (
     StagelinkError,
 )  # fmt: skip
 from stagelink.core.messages import Figures, Inspect
-from stagelink.ports.channel import LinkUp, Mail
+from stagelink.ports.channel import LinkDown, LinkUp, Mail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from stagelink.adapters.zmq.keyring import Keyring
     from stagelink.ports.channel import Arrival
 
 ASK_AGAIN_S = 0.3
@@ -35,19 +36,26 @@ class Onlooker:
     Args:
         endpoint: its endpoint, ``tcp://host:port`` or ``ipc:///path``.
         clock: seconds of a monotonic clock.
+        keyring: our keys, where the connector has ``security="curve"``.
 
     Raises:
         ConfigError: *endpoint* cannot be dialled.
     """
 
-    def __init__(self, endpoint: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        keyring: Keyring | None = None,
+    ) -> None:
         self.endpoint = endpoint
         self._clock = clock
         self._number = 0
         self._up = False
         self._detail = ""
         self._codec = WireCodec()
-        self._channel = ZmqChannel(None)
+        self._channel = ZmqChannel(None, keyring=keyring)
         try:
             self._channel.dial(endpoint)
             self._poll = select.poll()
@@ -110,7 +118,7 @@ class Onlooker:
                 return _read(message.body)
             return None
         self._up = isinstance(arrival, LinkUp)
-        if not isinstance(arrival, LinkUp):
+        if isinstance(arrival, LinkDown):
             self._detail = arrival.detail
         return None
 

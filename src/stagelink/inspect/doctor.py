@@ -20,10 +20,12 @@ from stagelink.inspect.client import Onlooker
 from stagelink.inspect.memory import shared_memory
 from stagelink.inspect.transfer import transfer_to_ourselves
 from stagelink.plugins import BackendContext, Manager
+from stagelink.plugins.builtin import keyring_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from stagelink.adapters.zmq.keyring import Keyring
     from stagelink.config import Config
     from stagelink.ports.plane import Capabilities
 
@@ -58,7 +60,10 @@ def examine(
         yield Check("configuration", False, error.message, error.remedy)
         return
     yield Check("configuration", True, f"{config.role}, backend {config.backend}")
-    yield from _of_config(config, peer)
+    keys = check_keys(config)
+    yield keys
+    if keys.ok is not False:
+        yield from _of_config(config, peer)
 
 
 def _complete(settings: Mapping[str, Any], peer: str | None) -> dict[str, Any]:
@@ -84,7 +89,23 @@ def _of_config(config: Config, peer: str | None) -> Iterator[Check]:
     if chosen is not None and address.ok is not False:
         yield transfer_to_ourselves(config)
     if peer is not None:
-        yield check_peer(peer, [] if chosen is None else chosen.names)
+        names = [] if chosen is None else chosen.names
+        yield check_peer(peer, names, keyring=keyring_of(config))
+
+
+def check_keys(config: Config) -> Check:
+    """The key files, or who may come in without them."""
+    name = "keys"
+    try:
+        keyring = keyring_of(config)
+    except StagelinkError as error:
+        return Check(name, False, error.message, error.remedy)
+    if keyring is not None:
+        return Check(name, True, f"we are {keyring.name}; {len(keyring.allowed)} keys are let in")
+    if config.role == "receiver" or config.ipc is not None or is_local(config.host):
+        return Check(name, None, "none: security is off")
+    remedy = "set security='curve' and keys= (stagelink keygen), unless you trust that network"
+    return Check(name, None, f"none: whoever reaches {config.host} may come in", remedy)
 
 
 def choose_backend(config: Config) -> tuple[Chosen | None, Check]:
@@ -166,11 +187,13 @@ def _bound(literal: str, port: int) -> str:
     return f"{literal}:{port} can be bound" if port else f"any free one, for example {taken}"
 
 
-def check_peer(endpoint: str, ours: list[str], timeout_s: float = PEER_S) -> Check:
+def check_peer(
+    endpoint: str, ours: list[str], timeout_s: float = PEER_S, keyring: Keyring | None = None
+) -> Check:
     """Whether the connector at *endpoint* answers, and shares a backend with *ours*."""
     name = f"peer {endpoint}"
     try:
-        with Onlooker(endpoint) as onlooker:
+        with Onlooker(endpoint, keyring=keyring) as onlooker:
             health = onlooker.look(timeout_s)
     except PeerError as error:
         ok = None if error.reason is Reason.DECLINED else False

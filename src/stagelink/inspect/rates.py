@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeGuard
+
+
+MOST = 1e18
+"""Figures from here on are none of ours."""
 
 
 class Rates(NamedTuple):
@@ -39,14 +44,19 @@ def rates_between(before: dict[str, Any], after: dict[str, Any], seconds: float)
 def number(health: dict[str, Any], name: str) -> float:
     """A figure of *health*, which another version may have sent: 0 if it has none."""
     found = health.get(name)
-    return found if isinstance(found, (int, float)) else 0
+    return found if _is_figure(found) else 0
 
 
 def table(health: dict[str, Any], name: str) -> dict[str, float]:
     """The named numbers that *health* holds under *name*; whatever is no number is left out."""
     found = health.get(name)
     pairs = found.items() if isinstance(found, dict) else ()
-    return {key: value for key, value in pairs if isinstance(value, (int, float))}
+    return {key: value for key, value in pairs if _is_figure(value)}
+
+
+def _is_figure(found: object) -> TypeGuard[float]:
+    """Whether it can be shown: a stranger may have sent more digits than a float holds."""
+    return isinstance(found, (int, float)) and abs(found) < MOST
 
 
 def rows(health: dict[str, Any], name: str) -> list[dict[str, Any]]:

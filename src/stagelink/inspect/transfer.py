@@ -12,6 +12,7 @@ import msgspec
 from stagelink.compose import compose
 from stagelink.core.errors import StagelinkError, TransportError
 from stagelink.inspect.checks import Check, size
+from stagelink.plugins.builtin import keyring_of
 
 if TYPE_CHECKING:
     from stagelink.config import Config
@@ -30,6 +31,7 @@ _NOT_OURS = (
     "rank",
     "receive_share",
     "send_share",
+    "server_key",
 )
 
 
@@ -73,8 +75,10 @@ def _settings(config: Config) -> dict[str, Any]:
     """Those of *config* that do not say who we are; everything goes over the data plane."""
     known = msgspec.structs.asdict(config)
     rest = {name: value for name, value in known.items() if name not in _NOT_OURS}
+    keyring = keyring_of(config)
     return {
         **rest,
+        "server_key": "" if keyring is None else keyring.name,
         "pool_bytes": min(config.pool_bytes, max(POOL, 4 * config.alignment)),
         "eager_limit": 0,
     }

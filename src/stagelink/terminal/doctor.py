@@ -41,6 +41,12 @@ def doctor(  # noqa: PLR0917  one per option
     peer: Annotated[
         str | None, typer.Option(metavar="ENDPOINT", help="A connector that must answer.")
     ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Of the key files; sets security=curve.")
+    ] = None,
+    server_key: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The senders' key among those.")
+    ] = None,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Ask torch for GPUs; that takes seconds.")
     ] = False,
@@ -57,7 +63,10 @@ def doctor(  # noqa: PLR0917  one per option
         settings = _from_file(config)
     except StagelinkError as error:
         give_up(error, as_json=as_json)
-    options = {"backend": backend, "pool_bytes": pool, "host": host, "zmq_port": port}
+    options: dict[str, Any] = {
+        "backend": backend, "pool_bytes": pool, "host": host, "zmq_port": port,
+        "security": keys and "curve", "keys": keys and str(keys), "server_key": server_key,
+    }  # fmt: skip
     settings |= {name: value for name, value in options.items() if value is not None}
     checks = []
     for check in examine(settings, peer=peer, ask_torch=gpu):

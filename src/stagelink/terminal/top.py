@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path  # noqa: TC003  typer reads annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,13 +27,15 @@ EXAMPLES = """Examples:
   stagelink top tcp://127.0.0.1:50051 --interval 0.5
 
   stagelink top tcp://127.0.0.1:50051 --json | jq .pool
+
+  stagelink top tcp://10.0.0.7:50051 --keys /etc/stagelink/admin
 """
 
 BAR = 30
 COLOURS = {"ok": "green", "degraded": "yellow"}
 
 
-def top(
+def top(  # noqa: PLR0917  one per option
     endpoint: Annotated[
         str, typer.Argument(metavar="ENDPOINT", help="Connector.endpoint of what runs.")
     ],
@@ -46,16 +49,24 @@ def top(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object only; implies --once.")
     ] = False,
+    keys: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Our keys, for one with security=curve.")
+    ] = None,
+    server_key: Annotated[
+        str, typer.Option(metavar="NAME", help="Its key among those, if there are several.")
+    ] = "",
 ) -> None:
     """Show the health of a running connector, live until Ctrl-C. Reads, changes nothing.
 
     It asks over the control channel, so any connector that listens (role sender or peer) can be
     watched from wherever it can be dialled. Where standard output is no terminal, it looks once.
     """
-    from stagelink.inspect.client import Onlooker  # noqa: PLC0415  loads zmq
+    from stagelink.adapters.zmq.keyring import read_keyring  # noqa: PLC0415  loads zmq
+    from stagelink.inspect.client import Onlooker  # noqa: PLC0415
 
     try:
-        with Onlooker(endpoint) as onlooker:
+        keyring = None if keys is None else read_keyring(keys, server=server_key)
+        with Onlooker(endpoint, keyring=keyring) as onlooker:
             if as_json:
                 print_json(onlooker.look(timeout))
             elif once or not console().is_terminal:
@@ -143,6 +154,10 @@ def _figures(health: dict[str, Any], rates: Rates | None) -> RenderableType:
         f"{number(health, 'views'):,.0f}, time-outs {number(health, 'timeouts'):,.0f}, "
         f"frames refused {number(health, 'frames_refused'):,.0f}",
     )
+    refused = {cause: count for cause, count in table(health, "peers_refused").items() if count}
+    if refused:
+        words = (f"{printable(cause)} {count:,.0f}" for cause, count in refused.items())
+        lines.add_row("refused", ", ".join(words))
     return lines
 
 

@@ -1,0 +1,128 @@
+"""What a peer that falls silent for ever costs: worlds, a look at each silence, and mistakes.
+
+In every state what one peer may keep is within its share (:mod:`tests.model.shares`), so it costs
+no more in whichever state it falls silent. Here the other side, left alone, ends all its calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.model.acts import ADVERSE
+from tests.model.machines import PAGE
+from tests.model.moves import apply, moves
+from tests.model.mutations import Mutation
+from tests.model.state import Bounds, Violation
+
+from stagelink.core.gets import Gets
+from stagelink.core.handshake.fetch import DRAINING, Fetches
+from stagelink.core.handshake.lease import Leases
+from stagelink.core.share import Share
+
+if TYPE_CHECKING:
+    from tests.model.acts import Move
+    from tests.model.state import State
+    from tests.model.world import World
+
+    from stagelink.core.endpoint import Endpoint
+
+_PULL = Bounds(gets=2, puts=2, keys="kl", receiver_pages=2, peer_share=0.5)
+_OFFER = Bounds(mode="offer", gets=2, puts=2, keys="kl", sender_pages=2, peer_share=0.5)
+
+WORLDS = {
+    "pull: share": _PULL,
+    "pull: share, one key": _PULL._replace(gets=3, keys="k"),
+    "pull: share, cancel": _PULL._replace(cancels=1),
+    "pull: share, poll": _PULL._replace(gets=1, polls=1),
+    "pull: share, cut": _PULL._replace(cuts=1),
+    "offer: share": _OFFER,
+    "offer: share, cut": _OFFER._replace(gets=1, cuts=1),
+    "offer: share, poll": _OFFER._replace(gets=1, polls=1),
+    "offer: share, reject": _OFFER._replace(gets=1, rejects=1),
+}
+
+
+def survives_silence(world: World, state: State, silent: str) -> list[str]:
+    """Let *silent* ("s" or "r") do nothing more: the other one comes to rest with its calls ended.
+
+    Silence needs no moves of its own: whatever happens meanwhile is an interleaving like any other.
+
+    Returns:
+        What was done.
+
+    Raises:
+        Violation: somebody waits for ever, or more than a share is lost.
+    """
+    met, told = {state}, []
+    while True:
+        kind = (move for move in moves(world, state) if move.kind != ADVERSE)
+        for move in kind:
+            after = state if _mover(move) == silent else apply(world, state, move)
+            if after not in met:
+                break
+        else:
+            break
+        told.append(str(move.what))
+        state = after
+        met.add(state)
+    for ticket, what, key in state.waiting:
+        if ("put" in what or "publish" in what) != (silent == "s"):
+            raise Violation(f"7 {silent} is silent, and {what} {key} ({ticket}) waits: {told}")
+    alone = state.receiver if silent == "s" else state.sender
+    if alone:
+        _has_the_rest(world.machines.look(alone), f"after {told}")
+    return told
+
+
+def _has_the_rest(endpoint: Endpoint, after: str) -> None:
+    stats = endpoint.pool.stats()
+    lost = max(PAGE, int(endpoint.settings.peer_share * stats.capacity))
+    if stats.free < stats.capacity - lost or stats.waiting:
+        raise Violation(f"16 a silent peer costs more than {lost} bytes: {stats} {after}")
+
+
+_BETWEEN = {"connect": "r", "the last view goes": "r"}
+"""Whose moves those are that do not say it; all others of that kind are the sender's."""
+
+
+def _mover(move: Move) -> str:
+    """Whose process a kind move is of."""
+    what, *rest = move.what
+    if what == "perform":
+        return str(rest[0][1])
+    if rest and rest[0] in {"s", "r"}:
+        return str(rest[0])
+    return _BETWEEN.get(what, "s")
+
+
+# --- mistakes ------------------------------------------------------------------------------
+
+
+def _nothing(_: Any) -> Any:
+    return lambda *_: None
+
+
+def _pin_nothing(original: Any) -> Any:
+    return lambda self, generation, _: original(self, generation, 0)
+
+
+def _always(_: Any) -> Any:
+    return lambda *_: True
+
+
+def _forget_what_drains(original: Any) -> Any:
+    def index(self: Fetches, fetch: Any) -> None:
+        original(self, fetch)
+        if fetch.state == DRAINING:
+            self._reach(fetch.peer, fetch.size, -1)
+
+    return index
+
+
+MUTATIONS = {
+    "no share": Mutation(_PULL, Share, "admits", _always),
+    "offers without a share": Mutation(_OFFER, Share, "admits", _always),
+    "what drains is not counted": Mutation(_PULL, Fetches, "_index", _forget_what_drains),
+    "an offer pins nothing": Mutation(_OFFER, Leases, "offer", _pin_nothing),
+    "who waits for an end is not told": Mutation(_PULL, Gets, "retry_stalled", _nothing),
+}

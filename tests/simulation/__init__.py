@@ -1,0 +1,1 @@
+"""Seeded stories under a virtual clock: of endpoints alone, and of whole connectors."""

@@ -1,0 +1,1 @@
+"""Whole connectors in one deterministic world: real driver, real threads, one clock, one baton."""
