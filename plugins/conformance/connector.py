@@ -5,6 +5,9 @@ class TestMine(ConnectorContract):
     def backend(self):
         return "mine"
 
+``crosses_processes = False`` leaves out what needs a second process, in which ``stagelink.open``
+must know the backend too: it is installed.
+
 Payloads are bytes and arrays of the standard library, so the suite needs neither torch nor numpy.
 """
 
@@ -26,7 +29,9 @@ from stagelink.core.errors import (
     Reason,
     StagelinkError,
 )
+from stagelink.plugins.conformance.aborts import AbortsContract
 from stagelink.plugins.conformance.calls import CallsContract
+from stagelink.plugins.conformance.deaths import DeathsContract
 from stagelink.plugins.conformance.ends import EndsContract
 from stagelink.plugins.conformance.kit import (
     LARGE,
@@ -56,8 +61,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-class ConnectorContract(CallsContract, ReadersContract, EndsContract):
-    """One sender, its receivers, one process; see the chaos tests for deaths."""
+class ConnectorContract(
+    CallsContract, ReadersContract, EndsContract, AbortsContract, DeathsContract
+):
+    """One sender and its receivers, in this process or in others that are frozen and killed."""
 
     @pytest.fixture
     def backend(self) -> str:

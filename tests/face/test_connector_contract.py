@@ -6,13 +6,22 @@ import pytest
 
 from stagelink.plugins.conformance.connector import ConnectorContract
 
-BACKENDS = ["shm", "shm-write", "memory", "memory-write"]
 
-
-class TestOurBackends(ConnectorContract):
+class TestBetweenProcesses(ConnectorContract):
     """One run for each name."""
 
-    @pytest.fixture(params=BACKENDS)
+    @pytest.fixture(params=["shm", "shm-write"])
+    def backend(self, request: pytest.FixtureRequest) -> str:
+        """The name of this run."""
+        return str(request.param)
+
+
+class TestWithinOne(ConnectorContract):
+    """What is only for tests, and as strict."""
+
+    crosses_processes = False
+
+    @pytest.fixture(params=["memory", "memory-write"])
     def backend(self, request: pytest.FixtureRequest) -> str:
         """The name of this run."""
         return str(request.param)
