@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stagelink.ports.plane import WriteOrder
 
 BLOCKS = 10
-SEEDS = int(os.environ.get("STAGELINK_SEEDS", "60"))
+SEEDS = int(os.environ.get("STAGELINK_SEEDS", "40"))
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
