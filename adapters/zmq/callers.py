@@ -44,9 +44,19 @@ class Callers:
 
 
 def _peer_of(descriptor: int) -> str:
+    """Who is at the other end; empty where the number is by now that of something else."""
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as copy:
-            name = copy.getpeername()
+        number = os.dup(descriptor)
     except OSError:
         return ""
+    try:
+        copy = socket.socket(fileno=number)
+    except OSError:  # no socket: then the copy is still ours to close
+        os.close(number)
+        return ""
+    with copy:
+        try:
+            name = copy.getpeername()
+        except OSError:
+            return ""
     return str(name[0]) if isinstance(name, tuple) else ""
