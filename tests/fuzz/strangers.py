@@ -166,6 +166,9 @@ class Siege:
             self._throw(context, frames // 5)
             before, opened = resident(), descriptors()
             thrown = frames // 5 + self._throw(context, frames - frames // 5)
+            until_s = time.monotonic() + PATIENCE_S
+            while descriptors() > opened and time.monotonic() < until_s:
+                self.serve()  # the last stranger's end is yet to be heard
             growth, left = resident() - before, descriptors() - opened
         assert self.sender.drain(PATIENCE_S)
         return Outcome(
