@@ -167,16 +167,23 @@ class Answers:
         may_be = may_be or self.left.rejects < self.world.bounds.rejects
         if failure.reason == Reason.TAKEN.value and not may_be:
             raise Violation("a get fails as taken, but nobody ever got the payload")
-        if failure.reason == Reason.FAILED.value and not any(
-            put.key == call.key and not put.content for put in self.published
-        ):
-            raise Violation(f"3 the get of {call.key!r} is told of a failure that never was")
+        if failure.reason == Reason.FAILED.value:
+            self._told(call, failure)
         if call.what == "read":
             reading = self.reading(call.place, self.wire(call.place).listener)
             end = parse_end(failure.detail) if failure.reason == Reason.FAILED.value else None
             if end is not None and end.chunks != reading.progress.chunks:
                 raise Violation(f"3 a stream ends with {end} after {reading.progress}")
             self.set_reading(reading._replace(state="over" if end else "broken"))
+
+    def _told(self, call: Call, failure: ev.Failure) -> None:
+        """An error that was published has reached its reader, and counts as delivered."""
+        errors = [p for p in self.published if p.key == call.key and not p.content]
+        if not errors:
+            raise Violation(f"3 the get of {call.key!r} is told of a failure that never was")
+        us = self.instance(call.place)
+        marks = [(us, *p[:2]) for p in errors if p.generation == failure.generation]
+        self.delivered = tuple(sorted({*self.delivered, *marks}))
 
     def _found(self, call: Call, key: str) -> None:
         """A wait is answered: at this moment a get of that key would be, too."""

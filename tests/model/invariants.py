@@ -238,6 +238,9 @@ def _calm(world: World, state: State, dialer: str, listener: str) -> None:
     source, reader = source_of(receiver), sender.outgoing.readers.get(us)
     if source is None or reader is None or not _in_touch(sender, receiver, source, reader):
         return
+    if source.cursor != reader.feed.cursor:
+        known = f"the receiver knows the log up to {source.cursor}"
+        raise Violation(f"10 {known}, it was told up to {reader.feed.cursor}")
     if not receiver.closed:
         _nobody_waits(receiver, sender, source, reader)
     _nothing_is_kept(receiver, sender, source, reader)
@@ -259,7 +262,7 @@ def _in_touch(sender: Endpoint, receiver: Endpoint, source: Source, reader: Read
         and source.session.taken == reader.session.sent  # else a loss shows at the next message
         and reader.session.taken == source.session.sent
         and reader.feed.subscribed
-        and source.cursor == reader.feed.cursor == head
+        and reader.feed.cursor == head
         and not any(timer[0] == "ack" for timer in receiver.timers.armed())
         and not any(lease.state == QUEUED for lease in reader.leases.transfers.values())
     )

@@ -290,7 +290,10 @@ MUTATIONS = {
         Feed, "synced", _synced_takes_room,
     ),
     "one end of a batch is told": Mutation(
-        Bounds(mode="eager", puts=2, gets=2, keys="kl", met=True),
+        Bounds(
+            mode="eager", puts=2, gets=2, keys="kl", met=True,
+            start=("put s k", "put s l", "mail", "get r k", "get r l"),
+        ),
         Edges, "_tell_ends", _first_of_a_batch,
     ),
     "bye ends leases": Mutation(
