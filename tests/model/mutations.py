@@ -228,6 +228,15 @@ def _hear_without_consuming(_: Any) -> Any:
     return lambda self, source, fetch, known, out: self.fail(fetch, "failed", "broken", out)
 
 
+def _in_sync_owes_nothing(original: Any) -> Any:
+    def in_sync(self: Source, number: int) -> None:
+        owed = self.owed
+        original(self, number)
+        self.owed = owed
+
+    return in_sync
+
+
 def _every_fence_holds(original: Any) -> Any:
     return lambda self, peer, really, now_s: original(self, peer, True, now_s)
 
@@ -288,6 +297,10 @@ MUTATIONS = {
     "synced takes room in the window": Mutation(
         Bounds(mode="eager", puts=1, limits=(("handshake.feed.WINDOW_RECORDS", 1),)),
         Feed, "synced", _synced_takes_room,
+    ),
+    "what a short log skips is not told": Mutation(
+        LARGE["eager: short log, cut"]._replace(gets=1, puts=1),
+        Source, "in_sync", _in_sync_owes_nothing,
     ),
     "one end of a batch is told": Mutation(
         Bounds(
