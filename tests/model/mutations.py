@@ -250,7 +250,8 @@ def _synced_takes_room(original: Any) -> Any:
     return synced
 
 
-_PULL, _TWO = Bounds(), Bounds(gets=2, cuts=1)
+_PULL = Bounds()
+_TWO = Bounds(gets=2, cancels=1, met=True, start=("put s k", "get r k", "get r k", "mail"))
 _CUT, _OFFER, _FENCE = Bounds(cuts=1), Bounds(mode="offer"), Bounds(cuts=1, fences=1, met=True)
 _HALF_READ = ("put a chunk s", "read r", "mail", "read r")
 
@@ -274,7 +275,7 @@ MUTATIONS = {
     "views are not held": Mutation(_OFFER, Fetches, "relics", _views_are_not_held),
     "fence without record": Mutation(_FENCE, Receivers, "hello", _fence_without_record),
     "lost is ignored": Mutation(Bounds(losses=1), Senders, "lost", _nothing),
-    "cancel is ignored": Mutation(Bounds(max_writes=0), Transfers, "cancel", _nothing),
+    "cancel is ignored": Mutation(_CUT, Transfers, "cancel", _nothing),
     "free on suspicion": Mutation(_CUT, Endpoint, "_disconnected", _free_on_suspicion),
     "one announcement, two gets": Mutation(Bounds(gets=2), Inbox, "assign", _nothing),
     "end gets by snapshot": Mutation(_TWO, Endings, "end_all", _end_by_snapshot),
