@@ -10,6 +10,7 @@ extents alone, never on the order in which they came and went.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, insort
 from typing import TYPE_CHECKING
 
@@ -99,11 +100,16 @@ class Allocator:
             raise ConfigError(msg, remedy="ask for 0 bytes or more")
         return (size + self.alignment - 1) & -self.alignment or self.alignment
 
-    def allocate(self, size: int) -> tuple[int, int] | None:
+    def allocate(
+        self, size: int, low: int = 0, high: int = sys.maxsize, *, at_end: bool = False
+    ) -> tuple[int, int] | None:
         """Hand out the start of the smallest hole that holds *size*, the first of equal ones.
 
+        Only a place within ``[low, high)`` will do: *low* holds for the end of a hole (*at_end*),
+        *high* for its start.
+
         Returns:
-            (offset, reserved size) in bytes, or None, nothing changed, when no hole is that large.
+            (offset, reserved size) in bytes, or None, nothing changed, when there is no such hole.
 
         Raises:
             ConfigError: the size is negative.
@@ -113,23 +119,33 @@ class Allocator:
             (size + self.alignment - 1) & -self.alignment if size > 0 else self.reserved_size(size)
         )
         sizes, place, edges = self._sizes, self._place, self._edges
-        at = bisect_left(sizes, size << place)
-        if at == len(sizes):
-            return None
-        key = sizes.pop(at)
-        hole = key >> place
-        start = key ^ hole << place
-        end, rest = edges.pop(start), start + size
-        if hole == size:
-            del edges[end]
+        for at in range(bisect_left(sizes, size << place), len(sizes)):
+            hole = sizes[at] >> place
+            start = sizes[at] ^ hole << place
+            if (start + hole - size >= low) if at_end else (start + size <= high):
+                break
         else:
-            edges[rest], edges[end] = end, rest
-            insort(sizes, (end - rest) << place | rest, 0, at)  # what is left is smaller
+            return None
+        del sizes[at]
+        end = edges.pop(start)
+        del edges[end]
+        if hole > size:
+            rest, stop = (start, end - size) if at_end else (start + size, end)
+            edges[rest], edges[stop] = stop, rest
+            insort(sizes, (stop - rest) << place | rest, 0, at)  # what is left is smaller
+        start = end - size if at_end else start
         self._live[start] = size
         self.free_bytes -= size
         return start, size
 
-    def allocate_all(self, sizes: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
+    def allocate_all(
+        self,
+        sizes: tuple[int, ...],
+        low: int = 0,
+        high: int = sys.maxsize,
+        *,
+        at_end: bool = False,
+    ) -> tuple[tuple[int, int], ...] | None:
         """An extent for each of *sizes*, in their order, or None and nothing changed.
 
         Raises:
@@ -141,7 +157,7 @@ class Allocator:
             self.reserved_size(sizes[order[-1]])
         extents: dict[int, tuple[int, int]] = {}
         for i in order:
-            extent = self.allocate(sizes[i])
+            extent = self.allocate(sizes[i], low, high, at_end=at_end)
             if extent is None:
                 for offset, _ in extents.values():
                     self.free(offset)

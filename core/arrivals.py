@@ -106,7 +106,7 @@ class Arrivals:
         source.inbox.drop(key, generation)
         gets = self._gets
         fetch = gets.fetches.working_on(source.peer, generation)
-        if fetch is not None and (fetch.address, fetch.key) != (source.address, key):
+        if fetch is not None and fetch.key != key:
             gets.violations[Violation.GENERATION] += 1
             return
         stream = stream_of(key)
@@ -129,7 +129,7 @@ class Arrivals:
 
     def offer(self, source: Source, message: Offer, out: list[Action]) -> None:
         """What we claimed is ours, where it lies."""
-        fetch = self._of(source, message.transfer)
+        fetch = self._gets.fetches.of_transfer(source.peer, message.transfer)
         if fetch is None or fetch.state != PULLING or fetch.block is not None:
             self.late += 1
             return
@@ -171,14 +171,9 @@ class Arrivals:
             self._gets.fail(fetch, message.reason, message.detail, out)
         self._gets.retry_stalled(source, out)
 
-    def _of(self, source: Source, transfer: int) -> Fetch | None:
-        """The get whose open id towards this very sender is *transfer*."""
-        fetch = self._gets.fetches.of_transfer(source.peer, transfer)
-        return fetch if fetch is not None and fetch.address == source.address else None
-
     def _ended(self, source: Source, transfer: int, out: list[Action]) -> Fetch | None:
         """The get that waits for the end of *transfer*; one that drains ends here, uncounted."""
-        fetch = self._of(source, transfer)
+        fetch = self._gets.fetches.of_transfer(source.peer, transfer)
         if fetch is not None and fetch.state == PULLING:
             source.owed += 1  # the id closes, and the sender must hear of it
             return fetch

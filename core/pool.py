@@ -72,8 +72,10 @@ class Pool:
     """``capacity`` bytes, shared by sending and receiving, with one FIFO for those who wait.
 
     ``send_floor`` and ``receive_floor`` are fractions of the capacity, rounded down to whole units
-    of the alignment: one side never uses so much that the other could not have its floor, by
-    count of bytes. The rest is common.
+    of the alignment, and places: the first bytes are for sending only, the last ones for
+    receiving only, so that no block of one side can break what the other's floor must hold. A
+    middle stage that holds what it got until it has put what it made of it depends on that. The
+    rest is common.
 
     A waiter that does not fit may be passed by those that do, until the first one has waited
     :data:`HEAD_PATIENCE_S`; then space is kept for it and nobody passes, but for the other side
@@ -134,10 +136,9 @@ class Pool:
         self._now_s = max(self._now_s, now_s)
         if total > self.limits[use]:
             return self.refusal(sum(sizes), now_s)._replace(never_fits=True)
-        if not self.waits or self._may_pass(total, use, self._head()):
-            blocks = self._place(sizes, total, use)
-            if blocks is not None:
-                return blocks
+        blocks = self._place(sizes, total, use, self._head() if self.waits else None)
+        if blocks is not None:
+            return blocks
         if not deadline_s > now_s:  # so that NaN does not wait for ever
             return self.refusal(sum(sizes), now_s)
         patient_until_s = now_s + HEAD_PATIENCE_S
@@ -293,23 +294,28 @@ class Pool:
     def _head(self) -> _Wait:
         return next(iter(self.waits.values()))
 
-    def _may_pass(self, total: int, use: int, head: _Wait) -> bool:
-        """Whether *head*, which does not fit, lets others be served before it."""
-        if head.patient_until_s > self._now_s:
-            return True
-        # Bytes of the other side's floor, which the head can never have.
-        floor = self._config[0] - self.limits[head.use]
-        return use != head.use and self._blocks.used[use] + total <= floor
+    def _place(
+        self, sizes: tuple[int, ...], total: int, use: int, head: _Wait | None
+    ) -> tuple[Block, ...] | None:
+        """Reserve a block for each of *sizes*, or change nothing.
 
-    def _place(self, sizes: tuple[int, ...], total: int, use: int) -> tuple[Block, ...] | None:
-        """Reserve a block for each of *sizes*, or change nothing."""
-        space, blocks = self._allocator or self._space(), self._blocks
-        if total > min(space.free_bytes, self.limits[use] - blocks.used[use]):
+        A *head* that does not fit lets others be served before it, until it has lost patience:
+        then only bytes of the other side's floor are left to them, which it can never have.
+        """
+        space, blocks, limits = self._allocator or self._space(), self._blocks, self.limits
+        passes = head is not None and head.patient_until_s <= self._now_s
+        if passes and head is not None and head.use == use:
             return None
+        capacity = space.capacity
+        # Sending goes up from the first byte, receiving down from the last.
+        reach = capacity - limits[1 - use] if passes else limits[use]
+        if total > min(space.free_bytes, reach - (blocks.used[use] if passes else 0)):
+            return None
+        low, at_end = capacity - reach, use == RECEIVE
         if len(sizes) == 1:  # nearly always, and worth a third of the time
-            extent = space.allocate(sizes[0])
+            extent = space.allocate(sizes[0], low, reach, at_end=at_end)
             return None if extent is None else (blocks.add(*extent, use, self._now_s),)
-        extents = space.allocate_all(sizes)
+        extents = space.allocate_all(sizes, low, reach, at_end=at_end)
         if extents is None:
             return None
         return tuple([blocks.add(*extent, use, self._now_s) for extent in extents])
@@ -329,9 +335,7 @@ class Pool:
         for waiter, wait in tuple(self.waits.items()):
             if not space.free_bytes:
                 break
-            if head and not self._may_pass(wait.total, wait.use, head):
-                continue
-            blocks = self._place(wait.sizes, wait.total, wait.use)
+            blocks = self._place(wait.sizes, wait.total, wait.use, head)
             if blocks is not None:
                 del self.waits[waiter]
                 grants.append(Grant(waiter, blocks))

@@ -156,7 +156,7 @@ class Senders:
         if not self._peers.knows(instance, message.host.proof):
             return Violation.IDENTITY, "it names another proof of life than before"
         for other in self._gets.sources.values():
-            if other is not source and other.peer == instance and other.open:
+            if other is not source and other.peer == instance:
                 return Violation.IDENTITY, f"it claims to be who is at {other.address}"
         return None
 

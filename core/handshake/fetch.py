@@ -118,14 +118,21 @@ class Fetches:
 
     def set(self, fetch: Fetch) -> Fetch:
         """Replace the get of that number."""
-        self._unindex(self._numbers[fetch.number])
+        old = self._numbers[fetch.number]
+        self._unindex(old)
         self._numbers[fetch.number] = fetch
         self._index(fetch)
+        before, now = self._reaches(old), self._reaches(fetch)
+        if before != now:
+            self._reach(fetch if now else old, 1 if now else -1)
         return fetch
 
     def end(self, fetch: Fetch) -> None:
         """The get is over."""
-        self._unindex(self._numbers.pop(fetch.number))
+        old = self._numbers.pop(fetch.number)
+        self._unindex(old)
+        if self._reaches(old):
+            self._reach(old, -1)
 
     def get(self, number: int) -> Fetch | None:
         """The get of that number, if it is not over."""
@@ -192,8 +199,6 @@ class Fetches:
             self.active[peer, fetch.generation] = number
         if fetch.transfer:
             self._open.setdefault(peer, {})[fetch.transfer] = number
-        if fetch.state in _REACHING and (fetch.block or fetch.state == QUEUED):
-            self._reach(peer, fetch.size)
         if fetch.relic:
             self._relics.setdefault(peer, {})[fetch.generation] = fetch.relic
 
@@ -211,14 +216,16 @@ class Fetches:
             del self.active[peer, fetch.generation]
         if fetch.transfer:
             _discard(self._open, peer, fetch.transfer)
-        if fetch.state in _REACHING and (fetch.block or fetch.state == QUEUED):
-            self._reach(peer, fetch.size, -1)
         if fetch.relic:
             _discard(self._relics, peer, fetch.generation)
 
-    def _reach(self, peer: Instance, size: int, sign: int = 1) -> None:
-        """Count a block of *size* bytes that *peer* may write to, or count it no more."""
-        whole = sign * whole_units((size,), self._unit)
+    def _reaches(self, fetch: Fetch) -> bool:
+        """Whether its sender may write to a block of ours, or will when there is one."""
+        return fetch.state in _REACHING and (fetch.block is not None or fetch.state == QUEUED)
+
+    def _reach(self, fetch: Fetch, sign: int) -> None:
+        """Count the block of *fetch*, or (-1) count it no more."""
+        peer, whole = fetch.peer, sign * whole_units((fetch.size,), self._unit)
         self.everywhere += whole
         now = self.reached.get(peer, 0) + whole
         if now:
@@ -238,6 +245,8 @@ class Fetches:
         for fetch in fetches:
             table._numbers[fetch.number] = fetch
             table._index(fetch)
+            if table._reaches(fetch):
+                table._reach(fetch, 1)
         return table
 
 

@@ -33,6 +33,9 @@ PRIME = 4099
 
 HOLDER_S = 60
 MEET_S = 8.0
+STEP_S = 0.02
+LATE = [0.0]
+"""Seconds by which the metronome's steps have been too long: it waits for nothing of ours."""
 
 
 def content(key: str, size: int) -> bytes:
@@ -69,6 +72,7 @@ class Actor:
 
     def serve(self) -> None:
         """Do as told."""
+        threading.Thread(target=metronome, daemon=True).start()
         while said := self._control.recv(1 << 17):
             command = json.loads(said)
             self._say(reply=getattr(self, f"_do_{command.pop('do')}")(**command))
@@ -134,10 +138,19 @@ class Actor:
         )  # fmt: skip
 
 
+def metronome() -> None:
+    """Sleep in short steps for ever, and add up by how much they were too long."""
+    while True:
+        begun_s = time.monotonic()
+        time.sleep(STEP_S)
+        late_s = time.monotonic() - begun_s - STEP_S
+        LATE[0] += late_s if late_s > STEP_S else 0.0
+
+
 def starved() -> float:
-    """Seconds that this thread could have run and was not let: what a busy machine costs."""
+    """Seconds in which this thread, or the process, was not let run: what a busy machine costs."""
     with open("/proc/thread-self/schedstat", encoding="ascii") as figures:
-        return int(figures.read().split()[1]) / 1e9
+        return int(figures.read().split()[1]) / 1e9 + LATE[0]
 
 
 def put(connector: Connector, task: dict[str, Any]) -> str:

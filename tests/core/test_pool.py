@@ -46,7 +46,7 @@ def test_a_block_that_fits_is_reserved_at_once_even_without_time_to_wait() -> No
     pool = Pool(4 * UNIT, UNIT, 0, 0, pool_id=7)
 
     assert pool.reserve(1, 5, SEND, deadline_s=3.0, now_s=3.0) == Block(0, UNIT, 1, 7)
-    assert pool.reserve(2, 0, RECEIVE, deadline_s=3.0, now_s=3.0) == Block(UNIT, UNIT, 2, 7)
+    assert pool.reserve(2, 0, RECEIVE, deadline_s=3.0, now_s=3.0) == Block(3 * UNIT, UNIT, 2, 7)
     assert pool.stats() == PoolStats(4 * UNIT, 2 * UNIT, 2 * UNIT, 2 * UNIT, 0, 0, 2, 0)
 
 
@@ -56,7 +56,7 @@ def test_a_full_pool_lets_wait_and_grants_when_a_block_is_freed() -> None:
 
     assert pool.reserve(1, UNIT, RECEIVE, LATER, 1.0) is None
     assert pool.stats().waiting == 1
-    assert pool.free(block) == [Grant(1, (Block(0, UNIT, 2),))]
+    assert pool.free(block) == [Grant(1, (Block(3 * UNIT, UNIT, 2),))]
     assert pool.stats().waiting == 0
 
 
@@ -108,11 +108,11 @@ def test_of_two_transfers_of_three_units_one_is_admitted_whole_and_one_holds_not
     first = pool.reserve_all(1, (UNIT,) * 3, RECEIVE, LATER, 0.0)
     second = pool.reserve_all(2, (UNIT,) * 3, RECEIVE, LATER, 0.0)
 
-    assert first == tuple(Block(i * UNIT, UNIT, i + 1) for i in range(3))
+    assert first == tuple(Block((3 - i) * UNIT, UNIT, i + 1) for i in range(3))
     assert second is None
     assert pool.stats().reserved == 3 * UNIT
-    assert pool.free(Block(0, UNIT, 1)) == []
-    [grant] = pool.free(Block(UNIT, UNIT, 2))
+    assert pool.free(Block(3 * UNIT, UNIT, 1)) == []
+    [grant] = pool.free(Block(2 * UNIT, UNIT, 2))
     assert (grant.waiter, [block.size for block in grant.blocks]) == (2, [UNIT] * 3)
 
 
@@ -150,6 +150,39 @@ def test_sending_cannot_take_the_floor_of_receiving_nor_the_other_way() -> None:
 
         assert isinstance(pool.reserve(1, 1, mine, 0.0, 0.0), Refusal)
         assert isinstance(pool.reserve(2, 2 * UNIT, other, 0.0, 0.0), Block)
+
+
+def test_what_one_side_holds_never_breaks_the_floor_of_the_other() -> None:
+    pool = Pool(16 * UNIT, UNIT)
+    small, large = 3 * UNIT, 4 * UNIT
+    held: list[Block] = []
+    for _ in range(4):  # as gets and puts of a busy stage come and go
+        sent = pool.reserve(1, small, SEND, 0.0, 0.0)
+        got = pool.reserve(2, large, RECEIVE, 0.0, 0.0)
+        held += [got] if isinstance(got, Block) else []
+        if isinstance(sent, Block):
+            pool.free(sent)
+
+    assert len(held) == 3, "all but the other's floor"
+    assert isinstance(pool.reserve(3, large, SEND, 0.0, 0.0), Block)
+
+
+def test_who_passes_a_patient_head_takes_nothing_that_it_waits_for() -> None:
+    pool = Pool(8 * UNIT, UNIT)
+    sent = [pool.reserve(n, UNIT, SEND, 0.0, 0.0) for n in range(6)]
+    assert pool.reserve(9, 4 * UNIT, SEND, 9.0, 0.0) is None
+    pool.expire(1.0)
+
+    got = pool.reserve(7, UNIT, RECEIVE, 2.0, 1.0)
+
+    assert got == Block(7 * UNIT, UNIT, 7)
+    for block in sent[3:5]:
+        assert isinstance(block, Block)
+        assert pool.free(block) == []
+    assert isinstance(sent[5], Block)
+    assert [grant.waiter for grant in pool.free(sent[5])] == []
+    assert isinstance(sent[2], Block)
+    assert [grant.waiter for grant in pool.free(sent[2])] == [9]
 
 
 def test_a_put_that_waits_for_room_does_not_stop_a_get_within_its_floor() -> None:
@@ -473,18 +506,30 @@ class NaivePool:
             runs, start = [], None
             for i in range(self.units + 1):
                 if i == self.units or i in taken:
-                    if start is not None and i - start >= need[which]:
-                        runs.append((i - start, start))
+                    if start is not None and self.reaches(ask, need[which], start, i):
+                        runs.append((i - start, start, i))
                     start = None
                 elif start is None:
                     start = i
             if not runs:
                 return None
-            places[which] = min(runs)[1]
+            _, start, end = min(runs)
+            places[which] = start if ask.use == SEND else end - need[which]
             taken |= set(range(places[which], places[which] + need[which]))
         return tuple(
             Block(places[i] * UNIT, need[i] * UNIT, self.serial + 1 + i) for i in range(len(need))
         )
+
+    def reaches(self, ask: Ask, need: int, start: int, end: int) -> bool:
+        """Whether the hole has room, within what is not the other side's (or within its own)."""
+        reach = self.floors[ask.use] if self.passes(ask) else self.units - self.floors[1 - ask.use]
+        inside = start + need <= reach if ask.use == SEND else end - need >= self.units - reach
+        return end - start >= need and inside
+
+    def passes(self, ask: Ask) -> bool:
+        """Whether it would be served before a first one that has lost its patience."""
+        head = self.queue[0] if self.queue else ask
+        return head is not ask and self.now_s >= head.since_s + HEAD_PATIENCE_S
 
     def give(self, ask: Ask) -> tuple[Block, ...] | None:
         blocks = self.try_place(ask) if self.allowed(ask) else None
@@ -494,11 +539,11 @@ class NaivePool:
         return blocks
 
     def allowed(self, ask: Ask) -> bool:
-        head = self.queue[0] if self.queue else ask
-        if head is ask or self.now_s < head.since_s + HEAD_PATIENCE_S:
+        if not self.passes(ask):
             return True
         need = sum(max(1, -(-size // UNIT)) for size in ask.sizes)
-        return ask.use != head.use and self.used(ask.use) + need <= self.floors[ask.use]
+        within = self.used(ask.use) + need <= self.floors[ask.use]
+        return ask.use != self.queue[0].use and within
 
     def serve(self) -> list[Grant]:
         for ask in self.queue:

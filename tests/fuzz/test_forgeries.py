@@ -115,6 +115,14 @@ def greet_again(link: str = GUEST, **changes: Any) -> Callable[[Scene], None]:
     return lambda scene: scene.do(e.Received(link, scene.hello(GUEST, **changes)))
 
 
+def as_who_is_away(scene: Scene) -> None:
+    """The honest sender's connection is cut for a moment."""
+    scene.do(e.Disconnected(HONEST, "cut"))
+    welcome_again(instance=WHO[HONEST], host=HostCard("host", "thinker.lock"))(scene)
+    scene.do(e.Connected(HONEST))
+    scene.say(HONEST, scene.welcome(HONEST, fresh=False))
+
+
 def done_of(transfer: int) -> m.Done:
     """The news that an honest peer's write has ended."""
     return m.Done(transfer, 7, PAGE)
@@ -165,6 +173,8 @@ LIES = [
     Lie("welcomes twice", lambda scene: scene.say(LIAR, scene.welcome(LIAR)), "stale"),
     Lie("welcomes as an honest sender", welcome_again(instance=WHO[HONEST], host=HostCard("host", "thinker.lock")),
         "identity", told="declined"),
+    Lie("welcomes as an honest sender that is away",
+        as_who_is_away, "identity", "write", "declined"),
     Lie("welcomes with another proof of life", welcome_again(host=HostCard("host", "dead.lock")),
         "identity", told="declined"),
     Lie("welcomes by a plane that we have not", welcome_again(plane=PlaneCard("rdma", "map", b"")),
@@ -189,7 +199,7 @@ LIES = [
     Lie("leaves one out", from_reader(m.Subscribe(), sequence=BIG), "stale"),
     Lie("repeats one", from_reader(m.Subscribe(), sequence=0), "stale"),
     Lie("greets with another proof of life", greet_again(host=HostCard("host", "dead.lock")), "identity"),
-    Lie("greets as an honest receiver, on its own connection", greet_again(instance=WHO[GOOD]), "identity"),
+    Lie("greets as an honest receiver, on its own connection", greet_again(instance=WHO[GOOD], host=HostCard("host", f"{GOOD}.lock")), "identity"),
     Lie("greets as an honest receiver, with a proof of its own",
         greet_again("accepted:new", instance=WHO[GOOD], host=HostCard("host", "dead.lock")), "identity"),
     Lie("greets as one of our senders, with a proof of its own",

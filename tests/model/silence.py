@@ -113,18 +113,13 @@ def _always(_: Any) -> Any:
 
 
 def _forget_what_drains(original: Any) -> Any:
-    def index(self: Fetches, fetch: Any) -> None:
-        original(self, fetch)
-        if fetch.state == DRAINING:
-            self._reach(fetch.peer, fetch.size, -1)
-
-    return index
+    return lambda self, fetch: fetch.state != DRAINING and original(self, fetch)
 
 
 MUTATIONS = {
     "no share": Mutation(_PULL, Share, "admits", _always),
     "offers without a share": Mutation(_OFFER, Share, "admits", _always),
-    "what drains is not counted": Mutation(_PULL, Fetches, "_index", _forget_what_drains),
+    "what drains is not counted": Mutation(_PULL, Fetches, "_reaches", _forget_what_drains),
     "an offer pins nothing": Mutation(_OFFER, Leases, "offer", _pin_nothing),
     "who waits for an end is not told": Mutation(_PULL, Gets, "retry_stalled", _nothing),
 }

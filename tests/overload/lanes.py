@@ -100,7 +100,7 @@ class Lanes:
             for i in range(LANES)
         ]
         self._threads = [
-            threading.Thread(target=work, args=(lane,), name=f"{work.__name__}{lane}", daemon=True)
+            threading.Thread(target=self._work, args=(work, lane), daemon=True)
             for lane in range(LANES)
             for work in (self._produce, self._pass_on, self._consume)
         ]
@@ -122,7 +122,9 @@ class Lanes:
         tally, stuck = self.tally, sum(thread.is_alive() for thread in self._threads)
         gc.collect()
         left: Counter[str] = Counter()
-        for one in [*self.sources, self.middle, *self.sinks] if not stuck else []:
+        for one in (
+            [*self.sources, self.middle, *self.sinks] if not (stuck or +tally.faults) else []
+        ):
             left.update(left_in(one))
         counts = [tally.delivered[lane] for lane in range(LANES)]
         faults = +tally.faults
@@ -140,6 +142,12 @@ class Lanes:
             "faults": dict(faults),
             "left": dict(+left),
         }
+
+    def _work(self, work: Callable[[int], None], lane: int) -> None:
+        try:
+            work(lane)
+        except StagelinkError as error:
+            self.tally.failed(work.__name__.strip("_"), error)
 
     # --- the three threads of a lane -----------------------------------------------------
 
@@ -172,31 +180,27 @@ class Lanes:
             self.tally.arrived(lane, right=right)
             number += 1
 
-    def _get(self, connector: Connector, key: str, source: str) -> Any:
-        return self._noting(source, lambda: connector.get(key, source=source, timeout=STUCK_S))
+    @staticmethod
+    def _get(connector: Connector, key: str, source: str) -> Any:
+        return connector.get(key, source=source, timeout=STUCK_S)
 
     def _put(self, connector: Connector, key: str, value: Any, to: str) -> None:
-        """Try until there is room; a try is refused at its deadline."""
+        """Try until there is room; a try is refused at its deadline.
+
+        Raises:
+            CapacityError: there was none for so long that there never will be.
+        """
         until_s = time.monotonic() + STUCK_S
-        while time.monotonic() < until_s:
+        while True:
             start_s = time.monotonic()
             try:
-                self._noting(to, lambda: connector.put(key, value, to=to, timeout=DEADLINE_S))
+                connector.put(key, value, to=to, timeout=DEADLINE_S)
             except CapacityError as error:
                 self.tally.refused(error, time.monotonic() - start_s)
+                if time.monotonic() > until_s:
+                    raise
             else:
                 return
-        msg = f"no room for {key} in {STUCK_S} s"
-        raise AssertionError(msg)
-
-    def _noting(self, where: str, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except CapacityError:
-            raise
-        except StagelinkError as error:
-            self.tally.failed(where, error)
-            raise
 
 
 def overload(backend: str, seconds: float) -> dict[str, Any]:

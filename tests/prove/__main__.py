@@ -1,6 +1,6 @@
 """Hunt for counter-examples to every promise, and print one JSON object as the last line.
 
-    python -m tests.prove                  the numbers of docs/explanation/proof.md
+    python -m tests.prove                  all of it, in some 20 minutes on two processors
     python -m tests.prove --budget 7200    two hours of it
     python -m tests.prove --only chaos     one hunt, with its own figures
 
