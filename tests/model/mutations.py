@@ -315,7 +315,7 @@ MUTATIONS = {
     "stalled gets are left": Mutation(
         Bounds(
             gets=2, puts=2, keys="kl", receiver_pages=2, met=True,
-            limits=(("gets.OPEN_LIMIT", 1),),
+            limits=(("share.OPEN_LIMIT", 1),),
         ),
         Gets, "retry_stalled", _nothing,
     ),

@@ -201,7 +201,7 @@ class World:
 
 @contextmanager
 def limited(limits: tuple[tuple[str, int], ...]) -> Iterator[None]:
-    """The core with those limits: ``("gets.OPEN_LIMIT", 1)`` is a number of that module."""
+    """The core with those limits: ``("share.OPEN_LIMIT", 1)`` is a number of that module."""
     before = []
     for path, value in limits:
         module, _, constant = path.rpartition(".")

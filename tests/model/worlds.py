@@ -52,7 +52,7 @@ _OF_WRITES: Table = {
     "cannot fence": {"sender_crashes": 1, "unfenced": 1, "met": True},
     "one id at a time": {
         "gets": 2, "keys": "kl", "puts": 2, "receiver_pages": 2, "met": True,
-        "limits": (("gets.OPEN_LIMIT", 1),),
+        "limits": (("share.OPEN_LIMIT", 1),),
     },
 }  # fmt: skip
 
@@ -126,7 +126,7 @@ _LARGE: Table = {
     },
     "one id at a time": {
         "gets": 2, "keys": "kl", "puts": 2, "receiver_pages": 2, "cancels": 1, "met": True,
-        "limits": (("gets.OPEN_LIMIT", 1),),
+        "limits": (("share.OPEN_LIMIT", 1),),
     },
 }  # fmt: skip
 
