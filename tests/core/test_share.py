@@ -297,7 +297,7 @@ def test_a_get_that_leaves_the_queue_for_room_lets_the_next_one_try() -> None:
     out = machine.handle(ev.TimePassed(), 1.0)
     sender.note(out)
 
-    assert answers(out)[queued.ticket].reason == "deadline"
+    assert answers(out)[queued.ticket].reason == "no_room"
     assert [reach.size for reach in sender.reach] == [4 * PAGE]
 
 
