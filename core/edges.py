@@ -148,10 +148,8 @@ class Edges:
             ends.clear()
 
     def _synced(self, reader: Reader, out: list[Action]) -> None:
-        feed = reader.feed
-        reader.send(Synced(feed.sync_at), out)
-        feed.sent(max(feed.sync_at, feed.cursor), 0)
-        feed.sync_at = -1
+        reader.send(Synced(reader.feed.sync_at), out)
+        reader.feed.synced()
 
     def announce_entry(self, reader: Reader, entry: Entry, out: list[Action]) -> int:
         """Say what there is, with a lease if only this reader can be meant; inline bytes sent."""

@@ -205,6 +205,8 @@ class Endpoint:
             self.peers.proved_dead(event.peer, now_s)
 
     def _fenced(self, event: Fenced, now_s: float, out: list[Action]) -> None:
+        if event.planes:  # before anybody is greeted with them
+            self.incoming.senders.redescribe(event.planes)
         if self.peers.fenced(event.peer, event.fenced, now_s):
             self.outgoing.receivers.gone(event.peer, now_s, out)
             self.incoming.senders.gone(event.peer, now_s, out)

@@ -166,10 +166,14 @@ class Received(NamedTuple):
 
 
 class Attached(NamedTuple):
-    """The plane can reach the peer's regions; ``error`` is empty, or says why it cannot."""
+    """The plane can reach the peer's regions; ``error`` is empty, or says why it cannot.
+
+    ``session`` is that of the order: what an earlier conversation asked for says nothing of this.
+    """
 
     peer: Instance
     link: Link
+    session: int
     error: str
 
 
@@ -189,10 +193,15 @@ class Probed(NamedTuple):
 
 
 class Fenced(NamedTuple):
-    """No write to or from this peer can land any more (``fenced``), or the plane cannot tell."""
+    """No write to or from this peer can land any more (``fenced``), or the plane cannot tell.
+
+    ``planes`` are ours as they describe themselves from now on, if a fence has changed that: who
+    still holds an older description, and lives, can no longer attach by it.
+    """
 
     peer: Instance
     fenced: bool
+    planes: tuple[PlaneCard, ...] = ()
 
 
 class PlaneReset(NamedTuple):
@@ -275,10 +284,14 @@ class Send(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """Let the plane map what the peer described; answered by Attached with the same link."""
+    """Let the plane map what the peer described in that session.
+
+    Answered by Attached with the same link and session.
+    """
 
     peer: Instance
     link: Link
+    session: int
     plane: PlaneCard
 
 

@@ -314,12 +314,15 @@ class Incoming:
         """The state as nested tuples."""
         sources = tuple(source.freeze() for source in self.sources.values())
         waits, shelf = self.waits.freeze(), self.shelf.freeze()
-        return self.senders.sessions, self.fetches.freeze(), sources, waits, shelf
+        mine = (self.senders.sessions, self.senders.cards)
+        return *mine, self.fetches.freeze(), sources, waits, shelf
 
     def restore(self, frozen: tuple[object, ...]) -> None:
         """Become what froze to *frozen*."""
         state: Any = frozen
-        self.senders.sessions, fetches, sources, waits, shelf = state
+        self.senders.sessions, cards, fetches, sources, waits, shelf = state
+        if cards:
+            self.senders.redescribe(cards)
         self.waits.restore(waits)
         self.shelf.restore(shelf)
         self._gets.fetches = Fetches.thaw(fetches, self._gets.debts.unit)

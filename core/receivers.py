@@ -77,13 +77,15 @@ class Receivers:
             self._welcome(reader, out)
         else:
             theirs = [c for c in hello.planes if (c.name, c.mode) == (card.name, card.mode)]
-            out.append(Attach(hello.instance, link, theirs[0]))
+            out.append(Attach(hello.instance, link, hello.session, theirs[0]))
 
     def attached(self, event: Attached, now_s: float, out: list[Action]) -> None:
         """Our plane reaches the receiver's pool, or cannot."""
         reader = self._edges.readers.get(event.peer)
         if reader is None or reader.link != event.link or reader.session.state != ATTACHING:
             return
+        if event.session != reader.session.number:
+            return  # it has greeted again meanwhile, and that is answered for itself
         if event.error:
             refused = Declined(reader.session.number, Reason.DECLINED.value, event.error)
             out.append(Send(event.link, refused))
@@ -190,8 +192,9 @@ class Receivers:
         known = hello.wanted == self._settings.instance
         cursor = hello.report.cursor if known else 0
         reader.fresh = not known or not ledger.trimmed <= cursor <= ledger.head
-        # Which ids it has closed counts from its first packet on: there, what it consumed is said
-        # first, and so no reader's slot is given away that it has used.
+        self._transfers.reconcile(reader, hello.report, out)
+        # Which other ids it has closed counts from its first packet on: there, what it consumed is
+        # said first, and so no reader's slot is given away that it has used.
         before = reader.report
         report = hello.report._replace(low_water=before.low_water, open_ids=before.open_ids)
         if not known:  # it has forgotten our log, yet its transfer ids are its own

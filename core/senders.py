@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stagelink.core.messages import Bye, Declined, Lost, Synced, Welcome
     from stagelink.core.settings import Settings
     from stagelink.core.timers import Timers
-    from stagelink.core.values import Instance, Link
+    from stagelink.core.values import Instance, Link, PlaneCard
 
 GREET_AGAIN_S = 1.0
 SIDE = "receiver"
@@ -30,7 +30,7 @@ SIDE = "receiver"
 class Senders:
     """Keeps a conversation with every source; ``sessions`` numbers them, across all sources."""
 
-    __slots__ = ("_endings", "_gets", "_peers", "_settings", "_timers", "sessions")
+    __slots__ = ("_endings", "_gets", "_peers", "_settings", "_timers", "cards", "sessions")
 
     def __init__(
         self, settings: Settings, timers: Timers, peers: Peers, gets: Gets, endings: Endings
@@ -41,6 +41,7 @@ class Senders:
         self._gets = gets
         self._endings = endings
         self.sessions = settings.session_base
+        self.cards: tuple[PlaneCard, ...] = ()  # described anew since; empty: as in the settings
 
     def find(self, address: str, stage: str, out: list[Action]) -> Source:
         """The sender at *address*; a new one is dialled."""
@@ -100,7 +101,7 @@ class Senders:
         source = self._gets.sources[event.link]
         if source.peer != event.peer:
             return
-        waits = source.session.state == ATTACHING
+        waits = source.session[:2] == (ATTACHING, event.session)
         if event.error:
             if waits:
                 self._decline(source, event.error, now_s, out)
@@ -142,7 +143,8 @@ class Senders:
             self._start_over(source)
         if message.plane.mode == "map" and source.attached != message.instance:
             source.session = source.session._replace(state=ATTACHING)
-            out.append(Attach(message.instance, source.address, message.plane))
+            number = source.session.number
+            out.append(Attach(message.instance, source.address, number, message.plane))
         else:
             self._opened(source, out)
 
@@ -218,6 +220,13 @@ class Senders:
                 source.attached = NO_INSTANCE
                 if source.session.state in {GREETING, ATTACHING, OPEN}:
                     self.greet(source, now_s, out)
+
+    def redescribe(self, cards: tuple[PlaneCard, ...]) -> None:
+        """Our planes are to be reached by other descriptions from the next greeting on."""
+        old = {plane.card.name: plane for plane in self._settings.planes}
+        planes = tuple([old[card.name]._replace(card=card) for card in cards])
+        self._settings = self._settings._replace(planes=planes)
+        self.cards = cards
 
     def gone(self, peer: Instance, now_s: float, out: list[Action]) -> None:
         """*peer* is fenced: no write of it can land, so its blocks are ours again."""

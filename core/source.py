@@ -248,7 +248,9 @@ class Source:
 
     def in_sync(self, number: int) -> None:
         """The replay is complete up to *number*."""
-        self.cursor = max(self.cursor, number)
+        if number > self.cursor:
+            self.cursor = number
+            self.owed += 1  # what the log no longer tells of has gone: the sender waits to hear it
         self.synced = True
         if self.fresh:
             self.consumed = {g: again for g, again in self.consumed.items() if again}

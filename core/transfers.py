@@ -93,6 +93,17 @@ class Transfers:
             self._edges.vacate(reader, generation)
         self._edges.acknowledge(reader, report.cursor, out)
 
+    def reconcile(self, reader: Reader, report: Report, out: list[Action]) -> None:
+        """Forget the queued writes that a greeting receiver has open no more.
+
+        It has cut us off, and their blocks may be another's by now: none may begin once we are
+        attached again.
+        """
+        for transfer, lease in reader.leases.unbegun(report):
+            self._unqueue(reader, transfer)
+            self._disarm(reader.instance, transfer)
+            self._edges.unlease(reader, lease.generation, out)
+
     # --- time, plane and peers -----------------------------------------------------------
 
     def budget_due(self, peer: Instance, transfer: int, now_s: float, out: list[Action]) -> None:

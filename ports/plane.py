@@ -91,6 +91,9 @@ class DataPlane(Protocol):
         """After True no write between us and *peer* can land, and its mappings are dropped.
 
         *dead* says that the kernel has proved its death. False: cannot tell, nothing changed.
+
+        A living peer may be about to attach, told to before it was cut off: after True it must not
+        succeed by any description of ours but a later one (:meth:`describe` is asked again).
         """
         ...
 

@@ -40,9 +40,10 @@ class MemoryMapPlane(Regions):
 
     def fence(self, peer: Instance, dead: bool) -> bool:
         """Part us from *peer*, alive or dead, in both directions; views that exist stay."""
-        del dead
         with self.hub.lock:
             self.drop(peer)
+            if not dead:
+                self.cut_off(peer)
         return True
 
     def reset(self) -> None:

@@ -126,9 +126,10 @@ class MemoryWritePlane(Regions):
 
     def fence(self, peer: Instance, dead: bool) -> bool:
         """Part us from *peer*, alive or dead: what waits between us ends with an error."""
-        del dead
         with self.hub.lock:
             self.drop(peer)
+            if not dead:
+                self.cut_off(peer)
             stopped = self._stop(peer)
             other = self.hub.planes.get((peer, self.mode))
             if isinstance(other, MemoryWritePlane):

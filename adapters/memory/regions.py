@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stagelink.ports.memory import Memory
 
 _HEAD = struct.Struct("!16s16s5sB")  # hub, instance, mode, number of regions
+_EDITION = struct.Struct("!Q")  # how many living peers were cut off before it was written
 _ROW = struct.Struct("!QQ")  # region, size
 _MOST_REGIONS = 200
 _REGION_LIMIT = 1 << 64
@@ -31,6 +32,8 @@ class Regions:
         self.mode = mode
         self._own: dict[int, Region] = {}
         self._peers: dict[Instance, dict[int, Region]] = {}
+        self._edition = 0
+        self._cut_off: dict[Instance, int] = {}  # living peers, and from which edition on they may
         self._closed = False
         self._dead = False
         with self.hub.lock:
@@ -55,10 +58,11 @@ class Regions:
             self._own[region] = Region(view, ctypes.addressof(ctypes.c_char.from_buffer(view)))
 
     def describe(self) -> bytes:
-        """The hub, who we are, and the ids and sizes of our regions."""
+        """The hub, who we are, the edition, and the ids and sizes of our regions."""
         with self.hub.lock:
             rows = [_ROW.pack(region, len(own.view)) for region, own in self._own.items()]
-        return self._head(self.instance, len(rows)) + b"".join(rows)
+            edition = _EDITION.pack(self._edition)
+        return self._head(self.instance, len(rows)) + edition + b"".join(rows)
 
     def attach(self, peer: Instance, descriptor: bytes) -> None:
         """Find what *peer* described; all or, on an error, none and no change.
@@ -66,7 +70,7 @@ class Regions:
         Raises:
             TransportError: malformed, of another hub or peer, or not there (any more).
         """
-        rows = self._parse(peer, descriptor)
+        edition, rows = self._parse(peer, descriptor)
         with self.hub.lock:
             if self._closed:
                 msg = "the plane is closed"
@@ -74,6 +78,9 @@ class Regions:
             plane = self.hub.planes.get((peer, self.mode))
             alive = plane is not None and not plane._dead  # noqa: SLF001 - one of us
             own = plane._own if plane is not None and alive else {}  # noqa: SLF001
+            if plane is not None and edition < plane._cut_off.get(self.instance, 0):  # noqa: SLF001
+                msg = f"peer {peer.hex()} has cut us off since it described itself"
+                raise TransportError(msg, reason=Reason.MISMATCH, remedy="it will greet again")
             self._peers[peer] = {region: _found(own, region, size) for region, size in rows}
 
     def drop(self, peer: Instance) -> None:
@@ -82,6 +89,11 @@ class Regions:
         other = self.hub.planes.get((peer, self.mode))
         if other is not None:
             other._peers.pop(self.instance, None)  # noqa: SLF001 - one of us
+
+    def cut_off(self, peer: Instance) -> None:
+        """Have a living peer attach by later descriptions only. The caller holds the lock."""
+        self._edition += 1
+        self._cut_off[peer] = self._edition
 
     def drop_all(self) -> None:
         """Forget every region, ours and theirs, and attach no other. The caller holds the lock."""
@@ -128,18 +140,20 @@ class Regions:
     def _head(self, instance: Instance, count: int) -> bytes:
         return _HEAD.pack(self.hub.id.encode(), instance, self.mode.encode(), count)
 
-    def _parse(self, peer: Instance, descriptor: bytes) -> list[tuple[int, int]]:
-        count, rest = divmod(len(descriptor) - _HEAD.size, _ROW.size)
+    def _parse(self, peer: Instance, descriptor: bytes) -> tuple[int, list[tuple[int, int]]]:
+        count, rest = divmod(len(descriptor) - _HEAD.size - _EDITION.size, _ROW.size)
         whole = not rest and 0 < count <= _MOST_REGIONS
         if not whole or descriptor[: _HEAD.size] != self._head(peer, count):
             msg = f"the description of peer {peer.hex()}, {len(descriptor)} bytes, is not its own"
             remedy = "both sides must be of one process, one hub and one mode"
             raise TransportError(msg, reason=Reason.PROTOCOL, remedy=remedy)
-        rows = [_ROW.unpack_from(descriptor, _HEAD.size + i * _ROW.size) for i in range(count)]
+        first = _HEAD.size + _EDITION.size
+        rows = [_ROW.unpack_from(descriptor, first + i * _ROW.size) for i in range(count)]
         if len(dict(rows)) != count:
             msg = f"peer {peer.hex()} describes a region twice"
             raise TransportError(msg, reason=Reason.PROTOCOL)
-        return rows
+        (edition,) = _EDITION.unpack_from(descriptor, _HEAD.size)
+        return edition, rows
 
 
 def _found(own: dict[int, Region], region: int, size: int) -> Region:

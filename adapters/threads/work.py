@@ -20,6 +20,7 @@ from stagelink.core.events import (
     StartWrite,
     WriteEnded,
 )  # fmt: skip
+from stagelink.core.values import PlaneCard
 from stagelink.ports.plane import WriteOrder
 
 if TYPE_CHECKING:
@@ -126,9 +127,12 @@ class Work:
     def _errand(self, action: Action) -> None:
         """Do what may take long, and report."""
         if isinstance(action, Attach):
-            self._submit(Attached(action.peer, action.link, self._attach(action)))
+            error = self._attach(action)
+            self._submit(Attached(action.peer, action.link, action.session, error))
         elif isinstance(action, Fence):
-            self._submit(Fenced(action.peer, self._fence(action)))
+            fenced = self._fence(action)
+            cards = () if action.dead or not fenced else self._cards()
+            self._submit(Fenced(action.peer, fenced, cards))
         else:
             cause, remedy = "a write was under way for too long", "see the plane's own log"
             self._log.error("plane_reset", cause=cause, remedy=remedy)
@@ -149,6 +153,13 @@ class Work:
             self._plane_of[action.peer] = plane
         self._narrator.soon()
         return error
+
+    def _cards(self) -> tuple[PlaneCard, ...]:
+        """Our planes as they describe themselves now."""
+        return tuple(
+            PlaneCard(name, plane.capabilities.mode, plane.describe())
+            for name, plane in self._planes.items()
+        )
 
     def _fence(self, action: Fence) -> bool:
         """Cut a peer off on every plane."""

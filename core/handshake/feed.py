@@ -60,6 +60,14 @@ class Feed:
         self._sent.append(new(Sent, (number, inline)))
         self._bytes += inline
 
+    def synced(self) -> None:
+        """The reader has been told that it knows all there was.
+
+        That takes no room in the window: there may be no later record whose acknowledgement would
+        give it back.
+        """
+        self.cursor, self.sync_at = max(self.sync_at, self.cursor), -1
+
     def acknowledge(self, cursor: int) -> None:
         """The reader knows every record up to *cursor*; what we never sent does not count."""
         if not self.acknowledged < cursor <= self.cursor:

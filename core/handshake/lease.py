@@ -121,6 +121,19 @@ class Leases:
             del self.transfers[transfer]
         return closed
 
+    def unbegun(self, report: Report) -> list[tuple[int, Lease]]:
+        """Drop and return the queued transfers that *report* closes, and nothing else."""
+        closed = [
+            (transfer, lease)
+            for transfer, lease in self.transfers.items()
+            if lease.state == QUEUED
+            and transfer < report.low_water
+            and transfer not in report.open_ids
+        ]
+        for transfer, _ in closed:
+            del self.transfers[transfer]
+        return closed
+
     def freeze(self) -> FrozenLeases:
         """The state as nested tuples."""
         return (

@@ -70,6 +70,17 @@ class PlaneEndsContract:
         if not fenced:
             assert pair.move(0, SIZE) == content
 
+    def test_who_was_cut_off_alive_attaches_by_a_later_description_only(
+        self, pair: Meeting
+    ) -> None:
+        """It may hold an older one, and be about to use it."""
+        old = pair.peer.plane.describe()
+        if not pair.peer.plane.fence(pair.owner.instance, dead=False):
+            return
+        with pytest.raises(TransportError):
+            pair.owner.plane.attach(pair.peer.instance, old)
+        pair.owner.plane.attach(pair.peer.instance, pair.peer.plane.describe())
+
     def test_a_stranger_can_be_fenced(self, pair: Meeting) -> None:
         """A peer that died before it was attached."""
         assert pair.owner.plane.fence(secrets.token_bytes(16), dead=True)

@@ -71,7 +71,7 @@ class Pair:
                 event = Received(f"link {self.link}", action.message)
                 self.answered(self.sender.handle(event, 0.0))
             elif isinstance(action, Attach):
-                self.told(self.reader.handle(Attached(action.peer, action.link, ""), 0.0))
+                self.told(self.reader.handle(Attached(*action[:3], ""), 0.0))
             elif isinstance(action, Complete):
                 self.answers.append(action.result)
 

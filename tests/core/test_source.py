@@ -47,3 +47,15 @@ def test_what_fits_is_told_in_one_message() -> None:
     source.resume(fetches, out)
 
     assert len(packets(out)) == 1
+
+
+def test_a_log_that_skips_what_has_gone_is_reported() -> None:
+    """The sender holds what it offered until it hears that its end is known."""
+    source = Source("memory://1", "thinker")
+    source.cursor, source.owed = 4, 0
+
+    source.in_sync(4)
+    assert source.owed == 0
+
+    source.in_sync(6)
+    assert (source.cursor, source.owed) == (6, 1)

@@ -87,7 +87,7 @@ class Pair:
                     other = self.tx if machine is self.rx else self.rx
                     self.handle(other, Received(ADDRESS, action.message))
             elif isinstance(action, Attach):
-                self.handle(machine, Attached(action.peer, action.link, ""))
+                self.handle(machine, Attached(*action[:3], ""))
 
     def put(self, key: str, body: bytes = b"x", error: str = "") -> None:
         ticket = self.ask(

@@ -125,7 +125,7 @@ class Scene:
         elif isinstance(action, e.StartWrite):
             self.writes.append(action)
         elif isinstance(action, e.Attach):
-            return [e.Attached(action.peer, action.link, "")]
+            return [e.Attached(*action[:3], "")]
         return []
 
     def pull_of(self, link: str) -> m.Pull:

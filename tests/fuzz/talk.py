@@ -205,7 +205,7 @@ class World:
     def answered(self, action: Action) -> list[Any]:
         """What the adapters say to it."""
         if isinstance(action, e.Attach):
-            return [e.Attached(action.peer, action.link, "")]
+            return [e.Attached(*action[:3], "")]
         if isinstance(action, e.StartWrite):
             assert action.peer != US
             return [e.WriteEnded(action.peer, action.transfer, "")]

@@ -4,117 +4,118 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.model.acts import ADVERSE, Move, deliver, write_fails
-from tests.model.world import ADDRESS
+from tests.model.acts import ADVERSE, Move, deliver, die, forget, write_fails
+from tests.model.machines import name
 
 from stagelink.core import events as ev
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.model.state import State, Write
-    from tests.model.world import Draft
+    from tests.model.state import State, Wire, Write
+    from tests.model.world import Draft, World
 
 
-def adversity(state: State) -> Iterator[Move]:
+def adversity(world: World, state: State) -> Iterator[Move]:
     """Every adverse move that a budget is left for."""
     left = state.left
-    if state.link and left.cuts:
-        yield Move(ADVERSE, ("cut",), _cut)
-    if state.dialled and not state.link and state.receiver and left.cuts:
-        yield Move(ADVERSE, ("the receiver is not let in",), _refuse)
-    for role, queue in (("s", state.to_sender), ("r", state.to_receiver)):
-        if queue and left.losses:
-            yield Move(ADVERSE, ("lose", role, queue[0]), _lose)
-        if queue and left.dups and not state.ghost:
-            yield Move(ADVERSE, ("deliver and keep a copy of", role, queue[0]), _copy)
-            if left.cuts and state.link:
-                yield Move(ADVERSE, ("cut, and delay", role, queue[-1]), _delay)
-    if state.ghost and state.link and (state.sender if state.ghost[0] == "s" else state.receiver):
-        yield Move(ADVERSE, ("deliver late", *state.ghost), _haunt)
-    if state.sender and left.sender_crashes:
-        yield Move(ADVERSE, ("the sender dies", "s"), _die)
-    if state.receiver and left.receiver_crashes:
-        yield Move(ADVERSE, ("the receiver dies", "r"), _die)
-    if not state.sender:
-        yield Move(ADVERSE, ("a new sender",), _new_sender)
-    if not state.receiver:
-        yield Move(ADVERSE, ("a new receiver",), _new_receiver)
+    here = {place for place, node in zip(world.places, state.nodes, strict=True) if node}
+    for number, wire in enumerate(state.wires):
+        yield from _links(state, number, wire, here)
+    for place in world.places:
+        kind = "sender_crashes" if place == "s" else "receiver_crashes"
+        if place not in here:
+            yield Move(ADVERSE, ("a new process", place), _reborn)
+        elif getattr(left, kind):
+            yield Move(ADVERSE, ("death of", place, kind), _die)
     for write in state.writes:
-        if left.write_failures and not write.doomed:
-            yield Move(ADVERSE, ("write fails", write), _write_breaks)
+        place = write.sender[:1].decode()
+        alive = name(place, state.lives[world.places.index(place)]) == write.sender
+        if left.write_failures and not write.doomed and alive and place in here:
+            yield Move(ADVERSE, ("write fails", place, write), _write_breaks)
     for task in state.tasks:
         if left.attach_failures and task[0] == "attach":
-            yield Move(ADVERSE, ("attach fails", task), _attach_fails)
+            yield Move(ADVERSE, ("attach fails", task[1], task), _attach_fails)
+        if left.unfenced and task[0] == "fence":
+            yield Move(ADVERSE, ("the plane cannot fence", task[1], task), _cannot_fence)
 
 
-def _cut(draft: Draft) -> None:
+def _links(state: State, number: int, wire: Wire, here: set[str]) -> Iterator[Move]:
+    left, dialer = state.left, wire.dialer
+    if wire.link and left.cuts:
+        yield Move(ADVERSE, ("cut", dialer), _cut)
+    if wire.dialled and not wire.link and dialer in here and left.cuts:
+        yield Move(ADVERSE, ("not let in", dialer), _refuse)
+    for place, queue in ((wire.listener, wire.to_listener), (dialer, wire.to_dialer)):
+        if queue and left.losses:
+            yield Move(ADVERSE, ("lose", place, dialer, queue[0]), _lose)
+        if queue and left.dups and not state.ghost:
+            yield Move(ADVERSE, ("deliver and copy", place, dialer, queue[0]), _copy)
+            if left.cuts:
+                yield Move(ADVERSE, ("cut, and delay", place, dialer, queue[-1]), _delay)
+    if state.ghost and state.ghost[0] == number and wire.link and state.ghost[1] in here:
+        yield Move(ADVERSE, ("deliver late", state.ghost[1], dialer, state.ghost[2]), _haunt)
+
+
+def _cut(draft: Draft, dialer: str) -> None:
     draft.spend("cuts")
-    draft.cut()
+    draft.cut(dialer)
 
 
-def _refuse(draft: Draft) -> None:
+def _refuse(draft: Draft, dialer: str) -> None:
     draft.spend("cuts")
-    draft.handle("r", ev.Disconnected(ADDRESS, "unknown key", True))
+    draft.handle(dialer, ev.Disconnected(draft.wire(dialer).listener, "unknown key", True))
 
 
-def _lose(draft: Draft, role: str, _: int) -> None:
+def _lose(draft: Draft, place: str, dialer: str, _: int) -> None:
     draft.spend("losses")
-    if role == "s":
-        draft.to_sender = draft.to_sender[1:]
-    else:
-        draft.to_receiver = draft.to_receiver[1:]
+    forget(draft, place, dialer)
 
 
-def _copy(draft: Draft, role: str, mail: int) -> None:
+def _haunt_by(draft: Draft, place: str, dialer: str, mail: int) -> None:
     draft.spend("dups")
-    draft.ghost = (role, mail)
-    deliver(draft, role, mail)
+    wires = [wire.dialer for wire in draft.wires]
+    draft.ghost = (wires.index(dialer), place, mail)
 
 
-def _delay(draft: Draft, role: str, mail: int) -> None:
-    draft.spend("dups")
-    draft.ghost = (role, mail)
-    _cut(draft)
+def _copy(draft: Draft, place: str, dialer: str, mail: int) -> None:
+    _haunt_by(draft, place, dialer, mail)
+    deliver(draft, place, dialer, mail)
 
 
-def _haunt(draft: Draft, role: str, mail: int) -> None:
+def _delay(draft: Draft, place: str, dialer: str, mail: int) -> None:
+    _haunt_by(draft, place, dialer, mail)
+    _cut(draft, dialer)
+
+
+def _haunt(draft: Draft, place: str, dialer: str, mail: int) -> None:
     draft.ghost = None
-    draft.deliver(role, mail)
+    draft.deliver(place, draft.wire(dialer), mail)
 
 
-def _write_breaks(draft: Draft, write: Write) -> None:
+def _write_breaks(draft: Draft, place: str, write: Write) -> None:
     draft.spend("write_failures")
-    write_fails(draft, write)
+    write_fails(draft, place, write)
 
 
-def _attach_fails(draft: Draft, task: tuple[Any, ...]) -> None:
+def _attach_fails(draft: Draft, place: str, task: tuple[Any, ...]) -> None:
     draft.spend("attach_failures")
-    draft.tasks = tuple(other for other in draft.tasks if other != task)
-    draft.handle(task[1], ev.Attached(task[2], task[3], "cannot attach"))
+    draft.tasks = tuple([other for other in draft.tasks if other != task])
+    draft.handle(place, ev.Attached(task[2], task[3], task[4], "cannot attach"))
 
 
-def _die(draft: Draft, role: str) -> None:
-    draft.spend("sender_crashes" if role == "s" else "receiver_crashes")
-    gone = {wait[0] for wait in draft.waiting if (wait[1] == "put") == (role == "s")}
-    draft.waiting = tuple(wait for wait in draft.waiting if wait[0] not in gone)
-    draft.tasks = tuple(task for task in draft.tasks if task[1] != role)
-    if role == "s":
-        draft.sender, draft.late = 0, ()
-        draft.writes = tuple(write for write in draft.writes if not write.doomed)
-        draft.source = (0,) * len(draft.source)
-    else:
-        draft.receiver, draft.views, draft.dialled = 0, (), False
-        draft.target = (0,) * len(draft.target)
-    draft.attached = False
-    draft.cut()
+def _cannot_fence(draft: Draft, place: str, task: tuple[Any, ...]) -> None:
+    draft.spend("unfenced")
+    draft.tasks = tuple([other for other in draft.tasks if other != task])
+    draft.handle(place, ev.Fenced(task[2], False))
 
 
-def _new_sender(draft: Draft) -> None:
-    draft.lives = (draft.lives[0] + 1, draft.lives[1])
-    draft.sender = draft.world.sender(draft.lives[0])
+def _die(draft: Draft, place: str, kind: str) -> None:
+    draft.spend(kind)
+    die(draft, place)
 
 
-def _new_receiver(draft: Draft) -> None:
-    draft.lives = (draft.lives[0], draft.lives[1] + 1)
-    draft.receiver = draft.machines.born("r", draft.lives[1])
+def _reborn(draft: Draft, place: str) -> None:
+    at = draft.at(place)
+    draft.lives = (*draft.lives[:at], draft.lives[at] + 1, *draft.lives[at + 1 :])
+    draft.born(place)

@@ -1,31 +1,37 @@
-"""Breadth first through every state of a bounded world, with the shortest trace to a violation."""
+"""Breadth first through every state of a bounded world, with the shortest trace to a violation.
+
+Nothing here is left to chance: moves come in one order, states are told apart by a digest of
+their normal form (:mod:`tests.model.names`), and the same world gives the same numbers each time.
+"""
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from array import array
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
-from hashlib import blake2b
-from marshal import dumps
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.model.acts import ADVERSE
-from tests.model.invariants import OF_AN_ENDPOINT, OF_THE_WORLD, quiescent
-from tests.model.moves import apply, moves, nudge
-from tests.model.state import State, Violation
-from tests.model.world import World
+from tests.model.acts import ADVERSE, BENIGN, Move
+from tests.model.calls import greet
+from tests.model.invariants import OF_AN_ENDPOINT, OF_THE_WORLD
+from tests.model.moves import apply, moves, nudge, place_of
+from tests.model.rest import quiescent, unanswered
+from tests.model.state import Violation
+from tests.model.world import World, limited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.model.acts import Move
-    from tests.model.state import Bounds
+    from tests.model.state import Bounds, State
 
-PATIENCE = 300
+PATIENCE = 400
 """Kind moves after which a state must have come to rest."""
+
+OF_MAIL = {"deliver", "lose", "deliver and copy", "deliver late", "cut, and delay"}
+"""Moves that are about a message."""
+
+LOOK_AT_CLOCK = 256
+"""States between two looks at the clock."""
 
 
 class Result(NamedTuple):
@@ -55,7 +61,7 @@ class Result(NamedTuple):
 
 
 class Explorer:
-    """One world, explored."""
+    """One world, explored; coming to rest is tried from every *progress_every*-th state."""
 
     def __init__(self, name: str, bounds: Bounds, progress_every: int = 50) -> None:
         self.name = name
@@ -64,30 +70,36 @@ class Explorer:
         self._checked = 0
         self._parents = array("l", [-1])
         self._choices = array("h", [0])
-        self._parts: dict[object, int] = {}
 
     def run(self, most: int = 10**9, seconds: float = 1e9) -> Result:
         """Explore until everything, *most* states or *seconds* are through, or one is wrong."""
+        with limited(self.world.bounds.limits):
+            return self._run(most, seconds)
+
+    def _run(self, most: int, seconds: float) -> Result:
         began = time.monotonic()
-        first = self.world.first()
-        seen, todo = {self._digest(first)}, deque([(first, 0, 0)])
+        digest = self.world.names.digest
+        first = self._begin()
+        seen, todo = {digest(first)}, deque([(first, 0, 0)])
         steps = depth = 0
         exhausted, violation, trace = True, "", []
         move: Move | None = None
         while todo:
-            if len(seen) >= most or time.monotonic() - began > seconds:
+            state, index, depth = todo.popleft()
+            late = index % LOOK_AT_CLOCK == 0 and time.monotonic() - began > seconds
+            if len(seen) >= most or late:
                 exhausted = False
                 break
-            state, index, depth = todo.popleft()
             try:
                 if index % self._every == 0:
                     self._comes_to_rest(state)
                 for choice, move in enumerate(moves(self.world, state)):
                     steps += 1
-                    after = self._after(state, move)
-                    digest = self._digest(after)
-                    if digest not in seen:
-                        seen.add(digest)
+                    after = apply(self.world, state, move)
+                    name = digest(after)
+                    if name not in seen:
+                        seen.add(name)
+                        self._check(after)
                         self._parents.append(index)
                         self._choices.append(choice)
                         todo.append((after, len(self._parents) - 1, depth + 1))
@@ -102,51 +114,92 @@ class Explorer:
         sizes = (len(seen), len(self.world.machines), steps, depth)
         return Result(self.name, *sizes, taken, exhausted, violation, tuple(trace))
 
-    def _after(self, state: State, move: Move) -> State:
-        """The state after *move*, checked."""
-        after = apply(self.world, state, move)
+    def _begin(self) -> State:
+        """The first state: endpoints that have not met, or have; then what the world starts with."""
+        state = self.world.first()
+        if self.world.bounds.met:
+            for place in dict(self.world.dials):
+                state = self._mail(apply(self.world, state, Move(BENIGN, ("meet", place), greet)))
+        for step in self.world.bounds.start:
+            if step == "mail":
+                state = self._mail(state)
+                continue
+            named = {" ".join(map(str, move.what)): move for move in moves(self.world, state)}
+            state = apply(self.world, state, named[step])
+        return state
+
+    def _mail(self, state: State) -> State:
+        """The state when all that is being sent has arrived, and drivers have attached."""
+        while True:
+            first = next(moves(self.world, state), None)
+            if first is None or first.what[0] not in {"deliver", "connect", "perform"}:
+                return state
+            state = apply(self.world, state, first)
+
+    def _check(self, state: State) -> None:
+        """Every invariant; those of one endpoint once for each endpoint that was ever met."""
         while self._checked < len(self.world.machines):
             self._checked += 1
             endpoint = self.world.machines.look(self._checked)
             for check_endpoint in OF_AN_ENDPOINT:
                 check_endpoint(endpoint)
         for check in OF_THE_WORLD:
-            check(self.world, after)
-        return after
+            check(self.world, state)
+
+    # --- progress ------------------------------------------------------------------------
 
     def _comes_to_rest(self, state: State) -> None:
-        """12, 13: a kind world comes to rest from *state*, with nothing left over."""
+        """12, 13: a kind world comes to rest from *state*, with nothing left over.
+
+        A place that is silent (stopped, or cut off for ever) does nothing, and every other must
+        end its calls all the same; then it goes on, and everything comes to rest. That silence
+        needs no moves of its own: whatever happens during it is an interleaving like any other.
+        """
+        for silent in self.world.places if self.world.bounds.silent else "":
+            after, trace = self._kindly(state, [], silent)
+            left = unanswered(after, silent)
+            if left:
+                raise Stuck(f"7 while {silent} is silent, there are {left}", trace)
+            self._rest(after, trace)
+        self._rest(state, [])
+
+    def _rest(self, state: State, trace: list[str]) -> None:
+        state, trace = self._kindly(state, trace, "")
+        left = quiescent(self.world, state)
+        if left:
+            raise Stuck(f"12 at rest, but there is {left}", trace)
+
+    def _kindly(self, state: State, trace: list[str], silent: str) -> tuple[State, list[str]]:
+        """Kind moves until none leads to anything new; none of a place that is *silent*."""
         met: set[State] = {state}
-        trace: list[str] = []
+        trace = [*trace, f"{silent} falls silent"] if silent else list(trace)
         while True:
             for move in moves(self.world, state):
-                if move.kind == ADVERSE:
+                if move.kind == ADVERSE or (silent and place_of(move) == silent):
                     continue
-                try:
-                    after = self._after(state, move)
-                except Violation as wrong:
-                    raise Stuck(str(wrong), [*trace, self._tell(move)]) from wrong
+                after = self._kind(state, move, trace)
                 if after not in met:
                     break
             else:
-                last = nudge(self.world, state)
+                last = None if silent else nudge(self.world, state)
                 if last is None:
-                    break
-                move, after = last, self._after(state, last)
+                    return state, trace
+                move, after = last, self._kind(state, last, trace)
             trace.append(self._tell(move))
             state = after
             met.add(state)
             if len(met) > PATIENCE:
                 raise Stuck(f"13 no rest after {PATIENCE} kind moves", trace)
-        left = quiescent(self.world, state)
-        if left:
-            raise Stuck(f"12 at rest, but there is {left}", trace)
 
-    def _digest(self, state: State) -> bytes:
-        """A state in 12 bytes: marshal knows no named tuples, so parts are numbered first."""
-        parts = self._parts
-        flat = tuple([parts.setdefault(part, len(parts)) for part in state])
-        return blake2b(dumps(flat, 2), digest_size=12).digest()
+    def _kind(self, state: State, move: Move, trace: list[str]) -> State:
+        try:
+            after = apply(self.world, state, move)
+            self._check(after)
+        except Violation as wrong:
+            raise Stuck(str(wrong), [*trace, self._tell(move)]) from wrong
+        return after
+
+    # --- telling -------------------------------------------------------------------------
 
     def _trace(self, index: int) -> list[str]:
         """How the state of that index was reached, in words: by doing it again."""
@@ -154,7 +207,7 @@ class Explorer:
         while index > 0:
             choices.append(self._choices[index])
             index = self._parents[index]
-        state, told = self.world.first(), []
+        state, told = self._begin(), []
         for choice in reversed(choices):
             move = list(moves(self.world, state))[choice]
             told.append(self._tell(move))
@@ -165,15 +218,9 @@ class Explorer:
         if move is None:
             return "the first state"
         what, *rest = move.what
-        if what in {
-            "deliver",
-            "lose",
-            "deliver and keep a copy of",
-            "deliver late",
-            "cut, and delay",
-        }:
-            role, mail = rest
-            return f"{what} to {role}: {self.world.machines.mail(mail)}"
+        if what in OF_MAIL:
+            place, dialer, mail = rest
+            return f"{what} to {place} ({dialer}): {self.world.machines.mail(mail)}"
         return " ".join(map(str, (what, *rest)))
 
 
@@ -183,47 +230,3 @@ class Stuck(Violation):
     def __init__(self, message: str, trace: Iterable[str]) -> None:
         super().__init__(message)
         self.trace = [f"(kindly) {step}" for step in trace]
-
-
-def explore(name: str, bounds: Bounds, most: int, seconds: float) -> Result:
-    """Explore one world."""
-    return Explorer(name, bounds).run(most, seconds)
-
-
-def explore_all(
-    worlds: dict[str, Bounds], most: int, seconds: float, processes: int
-) -> list[Result]:
-    """Explore *worlds* side by side; *most* states and *seconds* hold for each."""
-    with ProcessPoolExecutor(processes) as pool:
-        # The last worlds are the largest: begin with them, so that no process idles at the end.
-        waits = [
-            pool.submit(explore, name, worlds[name], most, seconds) for name in reversed(worlds)
-        ]
-        results = []
-        for wait in waits:
-            results.append(wait.result())
-            print(results[-1], flush=True)
-    return results
-
-
-def main() -> int:
-    """Explore from the command line: names of worlds (or parts of them), and limits."""
-    from tests.model.worlds import LARGE, SMALL
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="worlds whose name contains one of these")
-    parser.add_argument("--states", type=int, default=10**6, help="at most this many per world")
-    parser.add_argument("--seconds", type=float, default=600.0, help="at most so long per world")
-    parser.add_argument("--large", action="store_true", help="the worlds too large for every day")
-    parser.add_argument("--processes", type=int, default=2)
-    chosen = parser.parse_args()
-    worlds = {**SMALL, **LARGE} if chosen.large else SMALL
-    if chosen.names:
-        worlds = {n: b for n, b in worlds.items() if any(part in n for part in chosen.names)}
-    results = explore_all(worlds, chosen.states, chosen.seconds, chosen.processes)
-    print(f"{sum(result.states for result in results):,} states")
-    return int(any(result.violation for result in results))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.model.machines import PAGE
+from tests.model.machines import PAGE, name
 from tests.model.shares import nobody_has_more_than_a_share
 from tests.model.state import Violation
 
@@ -34,8 +34,9 @@ def rows(endpoint: Endpoint) -> dict[int, tuple[Any, ...]]:
 
 def entries(sender: Endpoint) -> dict[int, Entry]:
     """Every entry of the one edge, by generation."""
-    ledger = sender.outgoing.ledgers.get("b")
-    return ledger.entries if ledger else {}
+    for ledger in sender.outgoing.ledgers.values():
+        return ledger.entries
+    return {}
 
 
 def source_of(receiver: Endpoint) -> Source | None:
@@ -164,64 +165,97 @@ def no_write_reaches_another_block(world: World, state: State) -> None:
     for write in state.writes:
         if write.doomed:
             continue
-        if state.receiver and write.receiver == b"r%d" % state.lives[1]:
-            receiver = world.machines.look(state.receiver)
+        receiver = _living(world, state, write.receiver)
+        if receiver is not None:
             fetch = receiver.incoming.fetches.of_transfer(write.sender, write.transfer)
             if not fetch or not fetch.block or fetch.block.offset != write.target:
                 raise Violation(f"1 {write} may land in memory that is not its transfer's")
             if fetch.state not in {gets.PULLING, gets.DRAINING}:
                 raise Violation(f"1 {write} may land while the get is {fetch.state}")
-        if state.sender and write.sender == b"s%d" % state.lives[0]:
-            _still_published(world, state, write.source, write.content, f"1 {write} reads")
+        _still_published(world, state, write.sender, write.source, write.content, write, "reads")
+
+
+def _living(world: World, state: State, instance: bytes) -> Endpoint | None:
+    """The endpoint of that instance, if it lives."""
+    for place, life, node in zip(world.places, state.lives, state.nodes, strict=True):
+        if node and name(place, life) == instance:
+            return world.machines.look(node)
+    return None
 
 
 def views_keep_their_bytes(world: World, state: State) -> None:
     """1: what a caller looks at does not change under it."""
     for view in state.views:
+        at = world.places.index(view.place)
         if view.block >= 0:
-            block = rows(world.machines.look(state.receiver)).get(view.block)
+            block = rows(world.machines.look(state.nodes[at])).get(view.block)
             if block is None or block[1] != HELD:
                 raise Violation(f"1 {view} looks at a block that is {block}")
-            if state.target[view.block // PAGE] != view.content:
+            if state.memory[at][view.block // PAGE] != view.content:
                 raise Violation(f"1 the bytes changed under {view}")
-        elif state.sender and view.peer == b"s%d" % state.lives[0]:
-            _still_published(world, state, view.where, view.content, f"1 {view} looks at")
+        elif view.where >= 0:
+            _still_published(world, state, view.peer, view.where, view.content, view, "looks at")
 
 
-def _still_published(world: World, state: State, offset: int, content: int, who: str) -> None:
+def _still_published(
+    world: World, state: State, owner: bytes, offset: int, content: int, who: Any, what: str
+) -> None:
+    sender = _living(world, state, owner)
+    if sender is None:
+        return
     truth = [put for put in state.published if put.content == content]
-    entry = entries(world.machines.look(state.sender)).get(truth[0].generation)
+    entry = entries(sender).get(truth[0].generation)
     if entry is None or entry.block is None or entry.block.offset != offset:
-        raise Violation(f"{who} a block of the sender that is free")
-    if state.source[offset // PAGE] != content:
-        raise Violation(f"{who} bytes that changed")
+        raise Violation(f"1 {who} {what} a block of the sender that is free")
+    if state.memory[world.places.index(owner[:1].decode())][offset // PAGE] != content:
+        raise Violation(f"1 {who} {what} bytes that changed")
 
 
 def no_put_is_left_half_done(world: World, state: State) -> None:
     """2: publishing, or its refusal, takes the block over."""
-    if state.sender:
-        for row in world.machines.look(state.sender).pool.freeze(0.0)[2]:
-            if (row[4], row[5]) == (RESERVED, SEND):
-                raise Violation(f"2 a put has left its block behind: {row}")
+    for place, node in zip(world.places, state.nodes, strict=True):
+        if node and place in world.listeners:
+            for row in world.machines.blocks(node):
+                if (row[4], row[5]) == (RESERVED, SEND):
+                    raise Violation(f"2 a put has left its block behind: {row}")
 
 
 def calm_is_calm(world: World, state: State) -> None:
     """10, 15: when nothing is under way, nobody waits for, keeps or lacks anything."""
-    if not (state.link and state.sender and state.receiver):
+    if state.tasks or state.writes:
         return
-    if state.to_sender or state.to_receiver or state.tasks or state.writes:
+    for wire in state.wires:
+        if wire.link and not wire.to_listener and not wire.to_dialer:
+            _calm(world, state, wire.dialer, wire.listener)
+
+
+def _calm(world: World, state: State, dialer: str, listener: str) -> None:
+    here, there = world.places.index(dialer), world.places.index(listener)
+    if not (state.nodes[here] and state.nodes[there]):
         return
-    sender, receiver = world.machines.look(state.sender), world.machines.look(state.receiver)
-    source, reader = source_of(receiver), sender.outgoing.readers.get(b"r%d" % state.lives[1])
+    sender = world.machines.look(state.nodes[there])
+    receiver = world.machines.look(state.nodes[here])
+    us, peer = name(dialer, state.lives[here]), name(listener, state.lives[there])
+    source, reader = source_of(receiver), sender.outgoing.readers.get(us)
     if source is None or reader is None or not _in_touch(sender, receiver, source, reader):
         return
-    _nobody_waits(receiver, sender, source)
+    if source.cursor != reader.feed.cursor:
+        known = f"the receiver knows the log up to {source.cursor}"
+        raise Violation(f"10 {known}, it was told up to {reader.feed.cursor}")
+    if not receiver.closed:
+        _nobody_waits(receiver, sender, source, reader)
     _nothing_is_kept(receiver, sender, source, reader)
-    _everything_is_counted(world, state, sender, reader)
+    looking = {v.generation for v in state.views if v.place == dialer and v.where >= 0}
+    for taker, giver, generation in state.delivered:
+        entry = entries(sender).get(generation)
+        if (taker, giver) != (us, peer) or entry is None or entry.leaving:
+            continue
+        if reader.name not in entry.counted and generation not in looking:
+            raise Violation(f"15 generation {generation} was delivered and never counted")
 
 
 def _in_touch(sender: Endpoint, receiver: Endpoint, source: Source, reader: Reader) -> bool:
-    head = sender.outgoing.ledgers["b"].head if "b" in sender.outgoing.ledgers else 0
+    head = next((ledger.head for ledger in sender.outgoing.ledgers.values()), 0)
     return (
         source.open
         and reader.open
@@ -229,13 +263,13 @@ def _in_touch(sender: Endpoint, receiver: Endpoint, source: Source, reader: Read
         and source.session.taken == reader.session.sent  # else a loss shows at the next message
         and reader.session.taken == source.session.sent
         and reader.feed.subscribed
-        and source.cursor == reader.feed.cursor == head
+        and reader.feed.cursor == head
         and not any(timer[0] == "ack" for timer in receiver.timers.armed())
         and not any(lease.state == QUEUED for lease in reader.leases.transfers.values())
     )
 
 
-def _nobody_waits(receiver: Endpoint, sender: Endpoint, source: Source) -> None:
+def _nobody_waits(receiver: Endpoint, sender: Endpoint, source: Source, reader: Reader) -> None:
     live = {e.key: e for e in entries(sender).values() if not e.leaving}
     fetches = receiver.incoming.fetches.all()
     for fetch in fetches:
@@ -243,12 +277,17 @@ def _nobody_waits(receiver: Endpoint, sender: Endpoint, source: Source) -> None:
             raise Violation(f"15 {fetch} waits, with nothing on its way")
         if fetch.state == gets.QUEUED and receiver.pool.stats().free >= fetch.size:
             raise Violation(f"15 {fetch} waits for room, and there is room")
-        if fetch.state != gets.WAITING or fetch.key not in live:
+        stalls = fetch.key in source.stalled and receiver.incoming.fetches.open_ids(source.peer)
+        if fetch.state != gets.WAITING or fetch.key not in live or stalls:
             continue
         entry = live[fetch.key]
         busy = any(_works_on(f, source, entry.generation) for f in fetches)
-        if entry.admits("b") and not busy and entry.generation not in source.consumed:
+        if entry.admits(reader.name) and not busy and entry.generation not in source.consumed:
             raise Violation(f"10 {fetch} waits, and {entry} is there")
+    for wait in receiver.incoming.waits.all():
+        for key in wait.keys:
+            if receiver.incoming._gets.is_there(source, key):
+                raise Violation(f"10 {wait} waits, and {key!r} is there")
 
 
 def _works_on(fetch: Fetch, source: Source, generation: int) -> bool:
@@ -261,7 +300,7 @@ def _nothing_is_kept(receiver: Endpoint, sender: Endpoint, source: Source, reade
     viewed = {f.generation for f in fetches if f.peer == source.peer and f.where is not None}
     known = {k.generation for k in source.inbox.freeze()[0]}
     for generation in reader.leases.offers:
-        if generation not in viewed | known:
+        if generation not in viewed | known and not source.inbox.forgot:
             raise Violation(f"15 generation {generation} is offered; the receiver has nothing")
     open_ids = receiver.incoming.fetches.open_ids(source.peer)
     for transfer, lease in reader.leases.transfers.items():
@@ -275,48 +314,6 @@ def _nothing_is_kept(receiver: Endpoint, sender: Endpoint, source: Source, reade
     for transfer in reader.leases.ended:
         if transfer < report.low_water and transfer not in report.open_ids:
             raise Violation(f"15 the end of transfer {transfer} is remembered for nobody")
-
-
-def _everything_is_counted(world: World, state: State, sender: Endpoint, reader: Reader) -> None:
-    looking = {view.generation for view in state.views if view.where >= 0}
-    us, peer = b"r%d" % state.lives[1], b"s%d" % state.lives[0]
-    for receiver, instance, generation in state.delivered:
-        entry = entries(sender).get(generation)
-        if (receiver, instance) != (us, peer) or entry is None or entry.leaving:
-            continue
-        if reader.name not in entry.counted and generation not in looking:
-            raise Violation(f"15 generation {generation} was delivered and never counted")
-
-
-def quiescent(world: World, state: State) -> str:
-    """12: what is left when nothing can happen any more; empty if nothing is."""
-    left = []
-    for role, number in (("sender", state.sender), ("receiver", state.receiver)):
-        if number:
-            left += [f"{role}: {what}" for what in _left(world.machines.look(number))]
-    if state.writes:
-        left.append(f"writes {state.writes}")
-    if state.waiting:
-        left.append(f"calls {state.waiting}")
-    return "; ".join(left)
-
-
-def _left(endpoint: Endpoint) -> list[str]:
-    stats, left = endpoint.pool.stats(), []
-    if stats.free != stats.capacity or stats.waiting:
-        left.append(f"{stats}")
-    if entries(endpoint):
-        left.append(f"{list(entries(endpoint).values())}")
-    for reader in endpoint.outgoing.readers.values():
-        leases = reader.leases.freeze()
-        if any(leases):
-            left.append(f"{reader.instance!r} has {leases}")
-    if endpoint.incoming.fetches.all():
-        left.append(f"{endpoint.incoming.fetches.all()}")
-    for source in endpoint.incoming.sources.values():
-        if len(source.inbox) or source.notices:
-            left.append(f"inbox {source.inbox.freeze()}, notices {source.notices}")
-    return left
 
 
 OF_THE_WORLD = (

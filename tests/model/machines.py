@@ -1,39 +1,28 @@
-"""The real endpoints as values: interned, stepped through a memo, and renamed to a normal form.
+"""The real endpoints as values: interned, and stepped through a memo.
 
 A state of the world holds endpoints and messages by number. Stepping the same endpoint with the
-same event is done once, so exploring costs little more than looking up.
-
-Normal form, so that histories that no longer matter do not tell states apart:
-
-- session numbers are only compared and counted up: those of one receiver instance are renamed to
-  their rank;
-- places in a session are only compared with the place expected: each direction of a session is
-  shifted so that its smallest number is 0;
-- times are left out: every armed timer may fire at any moment, whatever its distance, its number
-  of earlier tries, or how much was owed when it was armed.
+same event is done once, so exploring costs little more than looking up. Times are left out: every
+armed timer may fire at any moment, whatever its distance, its number of earlier tries, or how
+much was owed when it was armed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.model.shapes import OVER
+from tests.model.state import PLACES, Violation
+
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.events import Received, Send, TimePassed
-from stagelink.core.handshake.session import (
-    CLOSED,
-    DECLINED,
-    DIALING,
-    IDLE,
-    OwnPlane,
-    Session,
-)  # fmt: skip
-from stagelink.core.messages import Declined, Hello, Lost, Packet
+from stagelink.core.handshake.session import OwnPlane, Session
+from stagelink.core.messages import Packet
 from stagelink.core.pool import Pool
 from stagelink.core.settings import Settings
 from stagelink.core.values import HostCard, Identity, PlaneCard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from tests.model.state import Bounds
 
     from stagelink.core.timers import TimerKey
 
@@ -44,13 +33,14 @@ FAR = 1e9
 SESSIONS = 1000
 """Session numbers an instance may use before they meet those of the next one."""
 
-TO_SENDER, TO_RECEIVER = 0, 1
+ORDER = (
+    "ack", "greet", "probe", "settle", "grace", "fence", "heir", "fetch", "wait", "budget", "kept",
+    "ttl", "stuck",
+)  # fmt: skip
+"""Timers in the order in which a kind world lets them fire."""
 
-OVER = frozenset({IDLE, DIALING, DECLINED, CLOSED})
-"""States of a session in which nobody looks at places."""
-
-Names = tuple[tuple[tuple[int, int], ...], tuple[tuple[tuple[int, int], int], ...]]
-"""How to rename: (old, new) of sessions; then ((session, direction), shift) of places."""
+LOOKS = 20_000
+"""Endpoints kept thawed, to be read."""
 
 
 class Policy(NamedTuple):
@@ -60,6 +50,7 @@ class Policy(NamedTuple):
     successor_s: float = 0.5
     settle_s: float = 0.05
     ack_delay_s: float = 0.05
+    ttl_s: float = 1.0
     silence_s: float = 10.0
 
     def stuck_write_s(self, size: int) -> float:
@@ -74,27 +65,17 @@ class Post(NamedTuple):
     mail: int
 
 
-class Kit(NamedTuple):
-    """What the endpoints of a world are made of."""
-
-    mode: str
-    sender_pages: int
-    receiver_pages: int
-    max_writes: int
-    can_fence: bool
-    peer_share: float
-
-
-def name(role: str, number: int) -> bytes:
-    """The instance of the *number*-th life of "s" (sender) or "r" (receiver)."""
-    return f"{role}{number}".encode()
+def name(place: str, life: int) -> bytes:
+    """The instance of that life at that place."""
+    return f"{place}{life}".encode()
 
 
 class Machines:
     """Every endpoint and message met so far, by number (from 1; 0 is none)."""
 
-    def __init__(self, kit: Kit) -> None:
-        self._kit = kit
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._places = PLACES[bounds.places]
         self._settings: dict[bytes, Settings] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._frozen: list[tuple[bytes, tuple[Any, ...]]] = [(b"", ())]
@@ -102,62 +83,87 @@ class Machines:
         self._mail: list[Any] = [None]
         self._steps: dict[tuple[Any, ...], tuple[tuple[Any, ...], int]] = {}
         self._looks: dict[int, Endpoint] = {}
-        self._facts: dict[tuple[bool, int], tuple[tuple[int, int, int], ...]] = {}
-        self._renamed: dict[tuple[Any, ...], int] = {}
+        self._armed: dict[int, tuple[tuple[int, TimerKey], ...]] = {}
 
     # --- endpoints -----------------------------------------------------------------------
 
-    def born(self, role: str, number: int) -> int:
-        """A new endpoint of that role and life."""
-        instance = name(role, number)
+    def born(self, place: str, life: int) -> int:
+        """A new endpoint at that place."""
+        instance = name(place, life)
         if instance not in self._settings:
-            self._settings[instance] = self._settle(role, number)
-        pages = self._kit.sender_pages if role == "s" else self._kit.receiver_pages
-        pool = Pool(pages * PAGE, PAGE, 0.0, 0.0, pool_id=1 if role == "s" else 2)
+            self._settings[instance] = self._settle(place, life)
+        pages = self._bounds.sender_pages if place == "s" else self._bounds.receiver_pages
+        pool = Pool(pages * PAGE, PAGE, 0.0, 0.0, pool_id=self._places.index(place) + 1)
         return self._intern(Endpoint(self._settings[instance], pool))
 
-    def _settle(self, role: str, number: int) -> Settings:
-        instance = name(role, number)
-        plane = OwnPlane(PlaneCard("plane", self._kit.mode, b""), crosses_hosts=False)
-        base = (2 * number + (role == "r") + 1) * SESSIONS
+    def _settle(self, place: str, life: int) -> Settings:
+        instance, bounds = name(place, life), self._bounds
+        mode = "write" if bounds.mode == "pull" else "map"
+        plane = OwnPlane(PlaneCard("plane", mode, b"0"), crosses_hosts=False)
+        base = (life * len(self._places) + self._places.index(place) + 1) * SESSIONS
+        identity = Identity("a") if place == "s" else Identity("b", int(place == "q"))
         return Settings(
-            instance, Identity("a" if role == "s" else "b"), HostCard("host", instance.decode()),
-            (plane,), Policy(), PAGE * 8, self._kit.max_writes, base, self._kit.can_fence,  # type: ignore[arg-type]
-            peer_share=self._kit.peer_share,
+            instance, identity, HostCard("host", instance.decode()), (plane,),
+            Policy(), PAGE * 8, bounds.max_writes, base, bounds.fences > 0,  # type: ignore[arg-type]
+            peer_share=bounds.peer_share,
         )  # fmt: skip
+
+    def dialer_of(self, message: Any) -> str:
+        """In whose conversation *message* is said."""
+        return self._places[(message.session // SESSIONS - 1) % len(self._places)]
 
     def look(self, number: int) -> Endpoint:
         """The endpoint of that number, to be read only."""
         seen = self._looks.get(number)
         if seen is None:
-            if len(self._looks) > 20_000:
+            if len(self._looks) > LOOKS:
                 self._looks.clear()
             seen = self._looks[number] = self._thaw(number)
         return seen
 
     def _thaw(self, number: int) -> Endpoint:
         instance, frozen = self._frozen[number]
-        return Endpoint.thaw(self._settings[instance], frozen)
+        endpoint = Endpoint.thaw(self._settings[instance], frozen)
+        for source in endpoint.incoming.sources.values():
+            source.inbox._limit = self._bounds.inbox
+        return endpoint
 
     def _intern(self, endpoint: Endpoint) -> int:
         _forget_times(endpoint)
-        return self._number(endpoint.settings.instance, _far(endpoint.freeze()))
-
-    def _number(self, instance: bytes, frozen: tuple[Any, ...]) -> int:
-        key = (instance, frozen)
+        key = (endpoint.settings.instance, _far(endpoint.freeze()))
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._frozen)
             self._frozen.append(key)
         return number
 
+    def armed(self, number: int) -> tuple[tuple[int, TimerKey], ...]:
+        """The timers of that endpoint, each with its place in :data:`ORDER`; in that order.
+
+        Without the one that changes the words of a deadline only.
+        """
+        found = self._armed.get(number)
+        if found is None:
+            names = [key for key, _ in self._frozen[number][1][2] if key[0] != "first"]
+            listed = sorted((ORDER.index(str(key[0])), repr(key), key) for key in names)
+            found = self._armed[number] = tuple([(rank, key) for rank, _, key in listed])
+        return found
+
+    def closed(self, number: int) -> bool:
+        """Whether that endpoint was closed."""
+        return bool(self._frozen[number][1][0])
+
+    def blocks(self, number: int) -> tuple[Any, ...]:
+        """The rows of that endpoint's pool: offset, size, serial, pool, state, use, ids."""
+        return self._frozen[number][1][1][2]  # type: ignore[no-any-return]
+
     def __len__(self) -> int:
         """How many different endpoint states were met."""
         return len(self._frozen) - 1
 
-    def frozen(self, number: int) -> tuple[Any, ...]:
-        """The frozen form of that endpoint."""
-        return self._frozen[number][1]
+    def frozen(self, number: int) -> tuple[bytes, tuple[Any, ...]]:
+        """The instance and the frozen form of that endpoint."""
+        return self._frozen[number]
 
     # --- steps ---------------------------------------------------------------------------
 
@@ -183,6 +189,8 @@ class Machines:
                 endpoint.timers.arm(timer, 0.0)
             actions = [self._posted(action) for action in endpoint.handle(event, 0.0)]
             done = self._steps[key] = (tuple(actions), self._intern(endpoint))
+            if timer is not None:
+                frees_only_its_own(timer, self.look(key[0]), self.look(done[1]))
         return done
 
     def _posted(self, action: Any) -> Any:
@@ -206,105 +214,37 @@ class Machines:
         """The message of that number."""
         return self._mail[number]
 
-    # --- normal form ---------------------------------------------------------------------
 
-    def facts(self, mail: bool, number: int) -> tuple[tuple[int, int, int], ...]:
-        """(session, direction, place) wherever they occur in a message or an endpoint."""
-        key = (mail, number)
-        known = self._facts.get(key)
-        if known is None:
-            value = self._mail[number] if mail else self._frozen[number][1]
-            receiver = not mail and self._frozen[number][0][:1] == b"r"
-            found = set(_facts_of(value, receiver))
-            if receiver:
-                found.add((value[5][0], -1, 0))
-            known = self._facts[key] = tuple(sorted(found))
-        return known
+def frees_only_its_own(timer: TimerKey, before: Endpoint, after: Endpoint) -> None:
+    """14: no memory is freed by time, but unleased entries and payloads without a taker.
 
-    def rename(self, mail: bool, number: int, names: Names) -> int:
-        """The number of that message or endpoint under other names."""
-        key = (mail, number, names)
-        known = self._renamed.get(key)
-        if known is not None:
-            return known
-        sessions, shifts = dict(names[0]), dict(names[1])
-        if mail:
-            renamed = _rename(self._mail[number], False, sessions, shifts)
-            known = self.mail_number(renamed)
-        else:
-            instance, frozen = self._frozen[number]
-            receiver = instance[:1] == b"r"
-            frozen = _rename(frozen, receiver, sessions, shifts)
-            if receiver:
-                counter, *rest = frozen[5]
-                frozen = (*frozen[:5], (sessions.get(counter, counter), *rest))
-            known = self._number(instance, frozen)
-        self._renamed[key] = known
-        return known
+    A write that has not begun by its budget is a lease no more.
+    """
+    left = {row[2] for row in after.pool.freeze(0.0)[2]}
+    freed = {row[2] for row in before.pool.freeze(0.0)[2]} - left
+    queued = [item for item in before.outgoing.transfers.queue if ("budget", *item) == timer]
+    for peer, transfer in queued:
+        lease = before.outgoing.readers[peer].leases.transfers[transfer]
+        for ledger in before.outgoing.ledgers.values():
+            entry = ledger.entries[lease.generation]
+            if entry.block and entry.leases == 1:
+                freed.discard(entry.block.serial)
+    if freed - _ownerless(before):
+        raise Violation(f"14 the timer {timer} frees the blocks {freed}")
 
 
-def names_for(facts: Iterable[tuple[int, int, int]]) -> Names | None:
-    """The renaming to the normal form, or None if everything is in it already."""
-    lowest: dict[tuple[int, int], int] = {}
-    sessions = set()
-    for session, direction, place in facts:
-        sessions.add(session)
-        if direction >= 0:
-            key = (session, direction)
-            lowest[key] = min(place, lowest.get(key, place))
-    ranks: dict[int, int] = {}
-    pairs = []
-    for session in sorted(sessions):
-        group = session // SESSIONS
-        rank = ranks.get(group, 0)
-        ranks[group] = rank + 1
-        if group and session != group * SESSIONS + rank:
-            pairs.append((session, group * SESSIONS + rank))
-    shifts = tuple(sorted((key, low) for key, low in lowest.items() if low))
-    return (tuple(pairs), shifts) if pairs or shifts else None
-
-
-def _facts_of(value: Any, receiver: bool) -> Iterable[tuple[int, int, int]]:
-    kind = type(value)
-    if kind is Session and value.state in OVER:
-        yield value.number, -1, 0
-    elif kind is Session:
-        yield value.number, TO_SENDER if receiver else TO_RECEIVER, value.sent
-        yield value.number, TO_RECEIVER if receiver else TO_SENDER, value.taken
-    elif kind is Packet:
-        yield value.session, TO_RECEIVER if value.report is None else TO_SENDER, value.sequence
-    elif kind is Hello:  # a conversation that may begin yet counts from 0
-        yield value.session, TO_SENDER, 0
-        yield value.session, TO_RECEIVER, 0
-    elif kind is Lost or kind is Declined:
-        yield value.session, -1, 0
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _facts_of(part, receiver)
-
-
-def _rename(value: Any, receiver: bool, names: dict[int, int], shifts: dict[Any, int]) -> Any:
-    kind = type(value)
-    if kind is Session and value.state in OVER:
-        return value._replace(number=names.get(value.number, value.number))
-    if kind is Session:
-        number, ways = value.number, (TO_SENDER, TO_RECEIVER)
-        out, back = ways if receiver else ways[::-1]
-        sent = value.sent - shifts.get((number, out), 0)
-        taken = value.taken - shifts.get((number, back), 0)
-        return Session(value.state, names.get(number, number), sent, taken)
-    if kind is Packet:
-        way = TO_RECEIVER if value.report is None else TO_SENDER
-        place = value.sequence - shifts.get((value.session, way), 0)
-        return value._replace(session=names.get(value.session, value.session), sequence=place)
-    if kind in {Hello, Lost, Declined}:
-        return value._replace(session=names.get(value.session, value.session))
-    if not isinstance(value, tuple):
-        return value
-    parts = [_rename(part, receiver, names, shifts) for part in value]
-    if all(new is old for new, old in zip(parts, value, strict=True)):
-        return value
-    return kind(parts) if kind is tuple else kind(*parts)
+def _ownerless(endpoint: Endpoint) -> set[int]:
+    found = {
+        entry.block.serial
+        for ledger in endpoint.outgoing.ledgers.values()
+        for entry in ledger.entries.values()
+        if entry.block and not entry.leases
+    }
+    shelved = {kept.delivery.handle for kept in endpoint.incoming.shelf.all()}
+    for fetch in endpoint.incoming.fetches.all():
+        if fetch.block and (fetch.state == "landed" or fetch.number in shelved):
+            found.add(fetch.block.serial)
+    return found
 
 
 def _forget_times(endpoint: Endpoint) -> None:

@@ -1,7 +1,8 @@
-"""Everything that may happen next in a world."""
+"""Everything that may happen next in a world, apart from calls and adversities."""
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tests.model.acts import (
@@ -9,27 +10,27 @@ from tests.model.acts import (
     BENIGN,
     LATER,
     Move,
+    attach,
     deliver,
+    die,
     doom,
+    fence,
     write_fails,
     write_lands,
 )  # fmt: skip
 from tests.model.adversity import adversity
-from tests.model.machines import FAR, PAGE, name
+from tests.model.calls import calls
+from tests.model.machines import name
 from tests.model.state import Violation
-from tests.model.world import ADDRESS, PHANTOM, Draft
+from tests.model.world import PHANTOM, Draft
 
 from stagelink.core import events as ev
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.model.state import State
+    from tests.model.state import State, View, Wire
     from tests.model.world import World
-
-
-TIMERS = ("ack", "greet", "probe", "settle", "grace", "fence", "heir", "fetch", "budget", "ttl")
-"""In the order in which a kind world lets them fire; a stuck write costs a budget."""
 
 
 def moves(world: World, state: State) -> Iterator[Move]:
@@ -38,8 +39,8 @@ def moves(world: World, state: State) -> Iterator[Move]:
     yield from _driver(state)
     yield from _people(state)
     yield from _timers(world, state)
-    yield from _calls(world, state)
-    yield from adversity(state)
+    yield from calls(world, state)
+    yield from adversity(world, state)
 
 
 def apply(world: World, state: State, move: Move) -> State:
@@ -59,50 +60,64 @@ def apply(world: World, state: State, move: Move) -> State:
     return draft.done()
 
 
+def place_of(move: Move) -> str:
+    """Whose process a move is of; empty for what happens between them."""
+    return str(move.what[1]) if move.kind != ADVERSE and len(move.what[1]) == 1 else ""
+
+
 # --- messages and the connection -----------------------------------------------------------
 
 
 def _mail(state: State) -> Iterator[Move]:
-    for role, queue in (("s", state.to_sender), ("r", state.to_receiver)):
-        if queue:
-            yield Move(BENIGN, ("deliver", role, queue[0]), deliver)
-    for link in state.late[:1]:
-        yield Move(BENIGN, ("sender hears that a link is down", link), _hear)
-    if not state.link and state.dialled and state.sender and state.receiver:
-        yield Move(BENIGN, ("connect",), _connect)
+    for wire in state.wires:
+        dialer, listener = wire.dialer, wire.listener
+        if wire.to_listener:
+            yield Move(BENIGN, ("deliver", listener, dialer, wire.to_listener[0]), deliver)
+        if wire.to_dialer:
+            yield Move(BENIGN, ("deliver", dialer, dialer, wire.to_dialer[0]), deliver)
+        if wire.late:
+            yield Move(BENIGN, ("hear of a cut", listener, dialer), _hear)
+        if not wire.link and wire.dialled and _both(state, wire):
+            yield Move(BENIGN, ("connect", dialer), _connect)
+
+
+def _both(state: State, wire: Wire) -> bool:
+    alive = "".join(place for place, node in _placed(state) if node)
+    return wire.dialer in alive and wire.listener in alive
+
+
+def _placed(state: State) -> Iterator[tuple[str, int]]:
+    places = "srq"
+    return zip(places, state.nodes)  # noqa: B905 - a pair has no third place
 
 
 def nudge(world: World, state: State) -> Move | None:
     """A cut, where a message was lost and none has followed that would show it."""
-    if not (state.link and state.sender and state.receiver):
-        return None
-    sender, receiver = world.machines.look(state.sender), world.machines.look(state.receiver)
-    ours = [source.session for source in receiver.incoming.sources.values()]
-    theirs = [reader.session for reader in sender.outgoing.readers.values()]
-    for here in ours:
-        for there in theirs:
-            places = (here.sent, here.taken) == (there.taken, there.sent)
-            if here.number == there.number and here.state == there.state and not places:
-                return Move(LATER, ("cut in the end",), Draft.cut)
+    for wire in state.wires:
+        if not (wire.link and _both(state, wire)):
+            continue
+        nodes = dict(_placed(state))
+        listener = world.machines.look(nodes[wire.listener])
+        source = world.machines.look(nodes[wire.dialer]).incoming.sources[wire.listener]
+        here = source.session
+        for reader in listener.outgoing.readers.values():
+            there = reader.session
+            same = (here.number, here.state) == (there.number, there.state)
+            if same and (here.sent, here.taken) != (there.taken, there.sent):
+                return Move(LATER, ("cut in the end", wire.dialer), Draft.cut)
     return None
 
 
-def _put_inline(draft: Draft, key: str) -> None:
-    draft.contents += 1
-    draft.publish(key, None, b"%d" % draft.contents)
-    role, event = draft.todo.pop()
-    draft.handle(role, event)
+def _hear(draft: Draft, place: str, dialer: str) -> None:
+    wire = draft.wire(dialer)
+    draft.set_wire(wire._replace(late=wire.late[1:]))
+    draft.handle(place, ev.Disconnected(f"{dialer}{wire.late[0]}", "cut"))
 
 
-def _hear(draft: Draft, link: int) -> None:
-    draft.late = draft.late[1:]
-    draft.handle("s", ev.Disconnected(f"c{link}", "cut"))
-
-
-def _connect(draft: Draft) -> None:
-    draft.links += 1
-    draft.link = draft.links
-    draft.handle("r", ev.Connected(ADDRESS))
+def _connect(draft: Draft, dialer: str) -> None:
+    wire = draft.wire(dialer)
+    draft.set_wire(wire._replace(links=wire.links + 1, link=wire.links + 1))
+    draft.handle(dialer, ev.Connected(wire.listener))
 
 
 # --- what drivers and planes do ------------------------------------------------------------
@@ -110,37 +125,29 @@ def _connect(draft: Draft) -> None:
 
 def _driver(state: State) -> Iterator[Move]:
     for task in state.tasks:
-        yield Move(BENIGN, ("perform", task), _perform)
+        yield Move(BENIGN, ("perform", task[1], task), _perform)
     for write in state.writes:
+        place = write.sender[:1].decode()
         if write.doomed:
-            yield Move(BENIGN, ("write ends with an error", write), write_fails)
+            yield Move(BENIGN, ("a write ends with an error", place, write), write_fails)
         else:
-            yield Move(BENIGN, ("write lands", write), write_lands)
+            yield Move(BENIGN, ("a write lands", place, write), write_lands)
 
 
-def _perform(draft: Draft, task: tuple[Any, ...]) -> None:
-    what, role, *rest = task
-    draft.tasks = tuple(other for other in draft.tasks if other != task)
+def _perform(draft: Draft, place: str, task: tuple[Any, ...]) -> None:
+    what, _, *rest = task
+    draft.tasks = tuple([other for other in draft.tasks if other != task])
     if what == "attach":
-        if role == "s" and rest[0] == draft.instance("r") and draft.alive("r"):
-            draft.attached = True
-        draft.handle(role, ev.Attached(rest[0], rest[1], ""))
+        attach(draft, place, *rest)
     elif what == "probe":
-        draft.handle(role, ev.Probed(rest[0], True))
+        draft.handle(place, ev.Probed(rest[0], True))
     elif what == "reset":
-        draft.attached = False
-        doom(draft, lambda write: write.sender == draft.instance("s"))
-        draft.handle(role, ev.PlaneReset())
+        us = draft.instance(place)
+        draft.attached = tuple([both for both in draft.attached if both[0] != us])
+        doom(draft, lambda write: write.sender == us)
+        draft.handle(place, ev.PlaneReset())
     else:
-        _fence(draft, role, rest[0])
-
-
-def _fence(draft: Draft, role: str, peer: bytes) -> None:
-    """No write between us and *peer* lands any more; a living peer must attach again."""
-    ours = draft.instance(role)
-    draft.attached = draft.attached and peer not in {draft.instance("r"), draft.instance("s")}
-    doom(draft, lambda write: {write.sender, write.receiver} == {ours, peer})
-    draft.handle(role, ev.Fenced(peer, True))
+        fence(draft, place, rest[0])
 
 
 # --- people and time -----------------------------------------------------------------------
@@ -148,140 +155,78 @@ def _fence(draft: Draft, role: str, peer: bytes) -> None:
 
 def _people(state: State) -> Iterator[Move]:
     for view in state.views:
-        yield Move(BENIGN, ("the last view goes", view.handle), _drop)
+        yield Move(BENIGN, ("the last view goes", view.place, view), _drop)
 
 
-def _drop(draft: Draft, handle: int) -> None:
-    draft.views = tuple(view for view in draft.views if view.handle != handle)
-    draft.handle("r", ev.Release(handle))
+def _drop(draft: Draft, place: str, view: View) -> None:
+    draft.views = tuple([other for other in draft.views if other != view])
+    if view.handle:
+        draft.handle(place, ev.Release(view.handle))
 
 
 def _timers(world: World, state: State) -> Iterator[Move]:
-    found = []
-    for role, number in (("s", state.sender), ("r", state.receiver)):
+    found: list[tuple[int, int, str, Any]] = []
+    living = _living(state)
+    for place, number in _placed(state):
         if number:
-            for timer in world.machines.look(number).timers.armed():
-                rank, kind = _when(state, timer)
-                if rank >= 0:
-                    found.append((kind, rank, role, timer))
-    for kind, _, role, timer in sorted(found, key=repr):
-        yield Move(kind, ("timer", role, timer), _fire)
-    for wait in state.waiting:
-        if wait[1] == "put":
-            yield Move(LATER, ("a put gives up", wait[0]), _stop_put)
+            for rank, timer in world.machines.armed(number):
+                kind = _when(state, timer, living)
+                if kind is not None:
+                    found.append((kind, rank, place, timer))
+    for place, number in _placed(state):
+        if number and world.machines.closed(number):
+            yield from _exit(world, state, place, number)
+    for kind, _, place, timer in sorted(found, key=_first_three):
+        yield Move(kind, ("timer", place, timer), _fire)
+    for call in state.waiting:
+        if call.what == "put":
+            yield Move(LATER, ("a put gives up", call.place, call.ticket), _stop_put)
 
 
-def _when(state: State, timer: tuple[Any, ...]) -> tuple[int, int]:
-    what, kind = timer[0], LATER
-    if what == "first":
-        return -1, ADVERSE  # it changes the words of a deadline only
+_first_three = itemgetter(0, 1, 2)
+
+
+def _exit(world: World, state: State, place: str, number: int) -> Iterator[Move]:
+    """A closed connector's process ends, at the earliest when nothing touches its memory."""
+    looks = any(view.place == place for view in state.views)
+    if world.machines.look(number).at_rest and not looks:
+        yield Move(LATER, ("the end of", place), die)
+
+
+def _when(state: State, timer: tuple[Any, ...], living: set[bytes]) -> int | None:
+    """How kind it is that the timer fires; None if it costs a budget that is spent, or does nothing."""
+    what = timer[0]
     if what == "stuck":
-        return (len(TIMERS), ADVERSE) if state.left.resets else (-1, ADVERSE)
-    if what == "fence" and timer[1] in _living(state):
-        kind = ADVERSE
-        if not state.left.fences:
-            return -1, ADVERSE
-    if what == "probe" and (timer[1] in _living(state) or ("probe",) in state.tasks):
-        return -1, ADVERSE  # the answer would change nothing
-    if what == "greet" and (state.to_sender or state.to_receiver or state.tasks):
-        kind = ADVERSE
-        if not state.left.greets:
-            return -1, ADVERSE
-    return TIMERS.index(what), kind
+        return ADVERSE if state.left.resets else None
+    if what == "fence" and timer[1] in living:
+        return ADVERSE if state.left.fences else None
+    if what == "probe" and timer[1] in living:
+        return None  # the answer would change nothing
+    if what == "greet" and _answer_may_come(state):
+        return ADVERSE if state.left.greets else None
+    return LATER
+
+
+def _answer_may_come(state: State) -> bool:
+    return bool(state.tasks) or any(w.to_listener or w.to_dialer for w in state.wires)
 
 
 def _living(state: State) -> set[bytes]:
-    roles = (("s", state.sender, state.lives[0]), ("r", state.receiver, state.lives[1]))
-    return {PHANTOM, *(name(role, life) for role, number, life in roles if number)}
+    lives = dict(zip("srq", state.lives))  # noqa: B905 - a pair has no third place
+    return {PHANTOM, *(name(place, lives[place]) for place, node in _placed(state) if node)}
 
 
-def _fire(draft: Draft, role: str, timer: tuple[Any, ...]) -> None:
-    living = timer[0] == "fence" and not draft._dead(timer[1])
+def _fire(draft: Draft, place: str, timer: tuple[Any, ...]) -> None:
+    living = timer[0] == "fence" and not draft.dead(timer[1])
     budget = "fences" if living else {"stuck": "resets"}.get(timer[0], "")
-    if timer[0] == "greet" and (draft.to_sender or draft.to_receiver or draft.tasks):
+    waits = draft.tasks or any(w.to_listener or w.to_dialer for w in draft.wires)
+    if timer[0] == "greet" and waits:
         budget = "greets"
     if budget:
         draft.spend(budget)
-    before = draft.machines.look(draft.sender if role == "s" else draft.receiver)
-    allowed = draft.world.may_free(before, role)
-    draft.fire(role, timer)
-    after = draft.machines.look(draft.sender if role == "s" else draft.receiver)
-    freed = {r[2] for r in before.pool.freeze(0.0)[2]} - {r[2] for r in after.pool.freeze(0.0)[2]}
-    if freed - allowed:
-        raise Violation(f"14 the timer {timer} frees the blocks {freed - allowed}")
+    draft.fire(place, timer)
 
 
-def _stop_put(draft: Draft, ticket: int) -> None:
-    draft.waiting = tuple(wait for wait in draft.waiting if wait[0] != ticket)
-    draft.handle("s", ev.StopGet(ticket, "cancelled"))
-
-
-# --- calls ---------------------------------------------------------------------------------
-
-
-def _calls(world: World, state: State) -> Iterator[Move]:
-    left, keys = state.left, world.bounds.keys
-    if state.sender and left.puts:
-        for key in keys:
-            yield Move(ADVERSE, ("put", key), _put)
-    if state.sender and left.withdraws:
-        for key in keys:
-            yield Move(ADVERSE, ("withdraw", key), _withdraw)
-    if not state.receiver:
-        return
-    for key in keys:
-        for what in ("get", "poll"):
-            if getattr(left, what + "s"):
-                yield Move(ADVERSE, (what, key), _get if what == "get" else _poll)
-        for what in ("cancel", "reject"):
-            if getattr(left, what + "s") and state.dialled:
-                yield Move(ADVERSE, (what, key), _cancel if what == "cancel" else _reject)
-    if left.stops:
-        for ticket, what, _ in state.waiting:
-            if what == "get":
-                yield Move(ADVERSE, ("stop", ticket), _stop)
-
-
-def _put(draft: Draft, key: str) -> None:
-    draft.spend("puts")
-    bounds = draft.world.bounds
-    if bounds.mode == "eager":
-        _put_inline(draft, key)
-        return
-    deadline_s = FAR if bounds.wait_for_room else 0.0
-    draft.handle("s", ev.Reserve(draft.call("put", key), PAGE, deadline_s))
-
-
-def _withdraw(draft: Draft, key: str) -> None:
-    draft.spend("withdraws")
-    draft.handle("s", ev.Withdraw(draft.call("withdraw", "b"), "b", key))
-
-
-def _get(draft: Draft, key: str) -> None:
-    draft.spend("gets")
-    draft.handle("r", ev.Get(draft.call("get", key), ADDRESS, "a", key, 0, FAR))
-
-
-def _poll(draft: Draft, key: str) -> None:
-    draft.spend("polls")
-    ticket = draft.call("poll", key)
-    draft.handle("r", ev.Poll(ticket, ADDRESS, "a", key, FAR))
-    if any(wait[0] == ticket for wait in draft.waiting):
-        raise Violation("7 a poll is not answered at once")
-
-
-def _cancel(draft: Draft, key: str) -> None:
-    draft.spend("cancels")
-    draft.handle("r", ev.CancelKey(draft.call("cancel", key), ADDRESS, "a", key, False))
-
-
-def _reject(draft: Draft, key: str) -> None:
-    draft.spend("rejects")
-    draft.handle("r", ev.CancelKey(draft.call("reject", key), ADDRESS, "a", key, True))
-
-
-def _stop(draft: Draft, ticket: int) -> None:
-    draft.spend("stops")
-    draft.handle("r", ev.StopGet(ticket, "cancelled"))
-    if any(wait[0] == ticket for wait in draft.waiting):
-        raise Violation("7 a stopped get is not answered")
+def _stop_put(draft: Draft, place: str, ticket: int) -> None:
+    draft.waiting = tuple([call for call in draft.waiting if call.ticket != ticket])
+    draft.handle(place, ev.StopGet(ticket, "cancelled"))

@@ -9,16 +9,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.model.state import Bounds
+from tests.model.worlds import LARGE
 
 from stagelink.core.arrivals import Arrivals
+from stagelink.core.deliveries import Deliveries
 from stagelink.core.edges import Edges
+from stagelink.core.endings import Endings
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.events import StartWrite
+from stagelink.core.gets import Gets
+from stagelink.core.handshake.feed import Feed
 from stagelink.core.handshake.fetch import DRAINING, Fetches
 from stagelink.core.handshake.inbox import Inbox
 from stagelink.core.handshake.lease import WRITING, Leases
+from stagelink.core.handshake.watch import Peers
 from stagelink.core.incoming import Incoming
-from stagelink.core.ledger import Ledger
+from stagelink.core.ledger import Entry, Ledger
 from stagelink.core.messages import Done, Refused
 from stagelink.core.outgoing import Outgoing
 from stagelink.core.pool import Pool
@@ -26,6 +32,7 @@ from stagelink.core.receivers import Receivers
 from stagelink.core.senders import Senders
 from stagelink.core.source import Source
 from stagelink.core.transfers import Transfers
+from stagelink.core.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -186,8 +193,57 @@ def _every_session_is_ours(_: Any) -> Any:
     return lambda self, source, session: source.session.state != "dialing"
 
 
+def _first_of_a_batch(original: Any) -> Any:
+    def tell(self: Edges, reader: Any, ends: Any, out: Any) -> None:
+        del ends[1:]
+        original(self, reader, ends, out)
+
+    return tell
+
+
+def _bye_ends_leases(original: Any) -> Any:
+    def bye(self: Receivers, reader: Any, message: Any, out: Any) -> None:
+        original(self, reader, message, out)
+        for generation in list(reader.leases.offers):
+            del reader.leases.offers[generation]
+            self._edges.unlease(reader, generation, out)
+
+    return bye
+
+
+def _always(*_: Any) -> bool:
+    return True
+
+
+def _hear_without_consuming(_: Any) -> Any:
+    return lambda self, source, fetch, known, out: self.fail(fetch, "failed", "broken", out)
+
+
+def _in_sync_owes_nothing(original: Any) -> Any:
+    def in_sync(self: Source, number: int) -> None:
+        owed = self.owed
+        original(self, number)
+        self.owed = owed
+
+    return in_sync
+
+
+def _every_fence_holds(original: Any) -> Any:
+    return lambda self, peer, really, now_s: original(self, peer, True, now_s)
+
+
+def _synced_takes_room(original: Any) -> Any:
+    def synced(self: Feed) -> None:
+        number = max(self.sync_at, self.cursor)
+        original(self)
+        self.sent(number, 0)
+
+    return synced
+
+
 _PULL = Bounds()
-_CUT, _OFFER, _FENCE = Bounds(cuts=1), Bounds(mode="offer"), Bounds(cuts=1, fences=1)
+_CUT, _OFFER, _FENCE = Bounds(cuts=1), Bounds(mode="offer"), Bounds(cuts=1, fences=1, met=True)
+_HALF_READ = ("put a chunk s", "read r", "mail", "read r")
 
 MUTATIONS = {
     "free instead of quarantine": Mutation(_PULL, Pool, "quarantine", _free_instead_of_quarantine),
@@ -209,7 +265,7 @@ MUTATIONS = {
     "views are not held": Mutation(_OFFER, Fetches, "relics", _views_are_not_held),
     "fence without record": Mutation(_FENCE, Receivers, "hello", _fence_without_record),
     "lost is ignored": Mutation(Bounds(losses=1), Senders, "lost", _nothing),
-    "cancel is ignored": Mutation(Bounds(max_writes=0), Transfers, "cancel", _nothing),
+    "cancel is ignored": Mutation(_CUT, Transfers, "cancel", _nothing),
     "free on suspicion": Mutation(_CUT, Endpoint, "_disconnected", _free_on_suspicion),
     "one announcement, two gets": Mutation(Bounds(gets=2), Inbox, "assign", _nothing),
     "closing an id is not told": Mutation(_PULL, Arrivals, "_ended", _closing_is_not_owed),
@@ -217,6 +273,60 @@ MUTATIONS = {
     "every session is ours": Mutation(
         Bounds(cuts=1, dups=1), Senders, "follows", _every_session_is_ours
     ),
+    "waits are not told": Mutation(Bounds(mode="offer", waits=1), Waits, "tell", _nothing),
+    "untaken is forgotten": Mutation(
+        _OFFER._replace(untaken=1), Deliveries, "untaken", _nothing
+    ),
+    "the shelf is for ever": Mutation(
+        _OFFER._replace(untaken=1), Deliveries, "kept_due", _nothing
+    ),
+    "what was forgotten is not asked for": Mutation(
+        Bounds(mode="eager", puts=2, keys="kl", inbox=1, met=True),
+        Source, "ask_if_forgotten", _nothing,
+    ),
+    "synced takes room in the window": Mutation(
+        Bounds(mode="eager", puts=1, limits=(("handshake.feed.WINDOW_RECORDS", 1),)),
+        Feed, "synced", _synced_takes_room,
+    ),
+    "what a short log skips is not told": Mutation(
+        LARGE["eager: short log, cut"]._replace(gets=1, puts=1),
+        Source, "in_sync", _in_sync_owes_nothing,
+    ),
+    "one end of a batch is told": Mutation(
+        Bounds(
+            mode="eager", puts=2, gets=2, keys="kl", met=True,
+            start=("put s k", "put s l", "mail", "get r k", "get r l"),
+        ),
+        Edges, "_tell_ends", _first_of_a_batch,
+    ),
+    "bye ends leases": Mutation(
+        _OFFER._replace(closes=1, met=True), Receivers, "bye", _bye_ends_leases
+    ),
+    "closing leaves gets": Mutation(_PULL._replace(closes=1), Endings, "close", _nothing),
+    "any reader is admitted": Mutation(
+        _PULL._replace(places="two", gets=2, met=True), Entry, "admits", lambda _: _always
+    ),
+    "what cannot be fenced counts as fenced": Mutation(
+        _FENCE._replace(unfenced=1), Peers, "fenced", _every_fence_holds
+    ),
+    "an error is not consumed": Mutation(
+        Bounds(mode="eager", puts=0, errors=1, met=True), Gets, "_hear", _hear_without_consuming
+    ),
+    "stalled gets are left": Mutation(
+        Bounds(
+            gets=2, puts=2, keys="kl", receiver_pages=2, met=True,
+            limits=(("share.OPEN_LIMIT", 1),),
+        ),
+        Gets, "retry_stalled", _nothing,
+    ),
+    "a stream goes on with another sender": Mutation(
+        Bounds(mode="eager", puts=0, gets=0, chunks=3, sender_crashes=1, met=True, start=_HALF_READ),
+        Endings, "of_another", lambda _: lambda *_: False,
+    ),
+    "queued writes outlive a fence": Mutation(
+        LARGE["pull: late attach"], Transfers, "reconcile", _nothing
+    ),
+    "planes describe themselves once": Mutation(_FENCE, Senders, "redescribe", _nothing),
     "forget what was consumed at a fence": Mutation(
         _FENCE, Source, "cut_off", lambda _: Source.forget_peer
     ),

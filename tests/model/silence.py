@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.model.acts import ADVERSE
 from tests.model.machines import PAGE
-from tests.model.moves import apply, moves
+from tests.model.moves import apply, moves, place_of
 from tests.model.mutations import Mutation
+from tests.model.rest import unanswered
 from tests.model.state import Bounds, Violation
 
 from stagelink.core.gets import Gets
@@ -20,7 +21,6 @@ from stagelink.core.handshake.lease import Leases
 from stagelink.core.share import Share
 
 if TYPE_CHECKING:
-    from tests.model.acts import Move
     from tests.model.state import State
     from tests.model.world import World
 
@@ -45,16 +45,14 @@ WORLDS = {
 def begun(world: World) -> State:
     """A payload under each key, and a get of the first under way: here silence begins to cost."""
     state, keys = world.first(), world.bounds.keys
-    for call in (*(("put", key) for key in keys), ("get", keys[0])):
+    for call in (*(("put", "s", key) for key in keys), ("get", "r", keys[0])):
         [move] = [move for move in moves(world, state) if move.what == call]
         state = apply(world, state, move)
         while True:
-            sent = [
-                m for m in moves(world, state) if m.what[0] in {"deliver", "connect", "perform"}
-            ]
-            if not sent:
+            sent = next(moves(world, state), None)
+            if sent is None or sent.what[0] not in {"deliver", "connect", "perform"}:
                 break
-            state = apply(world, state, sent[0])
+            state = apply(world, state, sent)
     return state
 
 
@@ -71,9 +69,9 @@ def survives_silence(world: World, state: State, silent: str) -> list[str]:
     """
     met, told = {state}, []
     while True:
-        kind = (move for move in moves(world, state) if move.kind != ADVERSE)
+        kind = (m for m in moves(world, state) if m.kind != ADVERSE and place_of(m) != silent)
         for move in kind:
-            after = state if _mover(move) == silent else apply(world, state, move)
+            after = apply(world, state, move)
             if after not in met:
                 break
         else:
@@ -81,12 +79,12 @@ def survives_silence(world: World, state: State, silent: str) -> list[str]:
         told.append(str(move.what))
         state = after
         met.add(state)
-    for ticket, what, key in state.waiting:
-        if ("put" in what or "publish" in what) != (silent == "s"):
-            raise Violation(f"7 {silent} is silent, and {what} {key} ({ticket}) waits: {told}")
-    alone = state.receiver if silent == "s" else state.sender
-    if alone:
-        _has_the_rest(world.machines.look(alone), f"after {told}")
+    left = unanswered(state, silent)
+    if left:
+        raise Violation(f"7 {silent} is silent, and there are {left}: {told}")
+    for place, node in zip(world.places, state.nodes, strict=True):
+        if node and place != silent:
+            _has_the_rest(world.machines.look(node), f"after {told}")
     return told
 
 
@@ -97,20 +95,6 @@ def _has_the_rest(endpoint: Endpoint, after: str) -> None:
     lost = max(PAGE, int(endpoint.settings.peer_share * stats.capacity)) + claimed
     if stats.free < stats.capacity - lost or stats.waiting:
         raise Violation(f"16 a silent peer costs more than {lost} bytes: {stats} {after}")
-
-
-_BETWEEN = {"connect": "r", "the last view goes": "r"}
-"""Whose moves those are that do not say it; all others of that kind are the sender's."""
-
-
-def _mover(move: Move) -> str:
-    """Whose process a kind move is of."""
-    what, *rest = move.what
-    if what == "perform":
-        return str(rest[0][1])
-    if rest and rest[0] in {"s", "r"}:
-        return str(rest[0])
-    return _BETWEEN.get(what, "s")
 
 
 # --- mistakes ------------------------------------------------------------------------------

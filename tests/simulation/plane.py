@@ -138,7 +138,9 @@ class Plane:
             if not failed:
                 node.attached[order.peer] = True
             error = "cannot map" if failed else ""
-            self._world.tell(node, instance, Attached(order.peer, order.link, error))
+            self._world.tell(
+                node, instance, Attached(order.peer, order.link, order.session, error)
+            )
 
         self._later(node, answer)
 
