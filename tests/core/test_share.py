@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stagelink.core import events as ev
+from stagelink.core.blocks import RECEIVE as RECEIVING
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.messages import (
@@ -160,16 +161,20 @@ class AnySilence(RuleBasedStateMachine):
         if not sender.speaks:
             return
         key = sender.announce(pages, self.now_s)
-        stats = self.machine.pool.stats()
+        roomy = self.has_room(pages)
         idle = not sender.reach and not any(s is sender for s in self.waiting.values())
         call = sender.get_of(key, self.now_s)
         self.waiting[call.ticket] = sender
         self.take(sender.handle(call, self.now_s))
 
-        roomy = stats.largest_free >= pages * PAGE and not stats.waiting
-        used = self.machine.pool._blocks.used[1]
-        if idle and roomy and used <= RECEIVE * PAGE and pages * PAGE <= RECEIVE * PAGE - used:
+        if idle and roomy:
             assert sender.reach, "a sender that owes nothing is asked at once"
+
+    def has_room(self, pages: int) -> bool:
+        """Whether a block of so many pages could be had now, tried on a copy."""
+        frozen = self.machine.freeze(self.now_s)
+        copy = Endpoint.thaw(self.machine.settings, frozen, self.now_s)
+        return isinstance(copy.pool.reserve(999, pages * PAGE, RECEIVING, 0.0, 0.0), Block)
 
     @rule(who=st.integers(0, 2), pages=st.integers(1, 30))
     def put_without_get(self, who: int, pages: int) -> None:

@@ -47,6 +47,7 @@ def _left(endpoint: Endpoint) -> list[str]:
     if endpoint.incoming.waits.all() or len(endpoint.incoming.shelf):
         left.append(f"{endpoint.incoming.waits.all()}, {endpoint.incoming.shelf.all()}")
     for source in endpoint.incoming.sources.values():
-        if len(source.inbox) or source.notices or source.stalled:
+        owed = source.notices and not source.gone  # of who has gone, nobody waits to be told
+        if len(source.inbox) or owed or source.stalled:
             left.append(f"inbox {source.inbox.freeze()}, notices {source.notices}")
     return left
