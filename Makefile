@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+TRACED := tests/model tests/simulation tests/face/test_interruptions.py
 CODE := core ports adapters plugins src tests benchmarks
 
 .DEFAULT_GOAL := help
@@ -29,11 +30,12 @@ contracts: $(VENV)/ready ## Import contracts
 	PYTHONPATH=src $(BIN)/lint-imports
 
 units: $(VENV)/ready ## Tests with branch coverage, in parallel
-	$(BIN)/python -m pytest -n 2 --dist worksteal --ignore tests/model --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore ,$(TRACED)) --cov --cov-report=term
 
-# Without coverage: it would cost the explorer half of its states.
+# Without coverage: it would cost the explorer half of its states, and what traces every line by
+# itself, to interrupt there or to keep time, cannot be traced by another.
 model: $(VENV)/ready ## Explore every interleaving of small worlds, and see mistakes caught
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests/model
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TRACED)
 
 prove: $(VENV)/ready ## Hunt for counter-examples to every promise; BUDGET=seconds goes further
 	$(BIN)/python -m tests.prove $(if $(BUDGET),--budget $(BUDGET))
