@@ -13,7 +13,6 @@ import os
 import secrets
 import select
 import socket
-import warnings
 from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -206,11 +205,6 @@ class LocalChannel:
     ) -> None:
         """Close."""
         self.close()
-
-    def __del__(self) -> None:
-        """Warn when nobody has closed it."""
-        if not getattr(self, "_closed", True) and os.getpid() == self._pid:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     # --- inside ------------------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class ZmqChannel:
         self._ready: deque[Arrival] = deque()
         self._hot: deque[Source] = deque()
         self._dialled: dict[Link, Dialled] = {}
-        self._ever_dialled: set[str] = set()
+        self._ever_dialled: dict[str, None] = {}
         self._listener: Listener | None = None
         self._on_wake: dict[int, Callable[[], None]] = {}
         self._context: Context = zmq.Context(1)
@@ -187,7 +187,9 @@ class ZmqChannel:
                 broken=self._redialler.later, ipv6=ipv6, keyring=self._keyring,
             )  # fmt: skip
         self._dialled[address] = dialled
-        self._ever_dialled.add(address)
+        self._ever_dialled[address] = None
+        if len(self._ever_dialled) > MAX_SOCKETS:  # those of long ago have ended
+            del self._ever_dialled[next(iter(self._ever_dialled))]
         self._watch(dialled)
 
     def hang_up(self, link: Link) -> None:

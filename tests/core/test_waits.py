@@ -33,6 +33,7 @@ from stagelink.core.events import (
 )  # fmt: skip
 from stagelink.core.handshake.fetch import ANEW, HELD, Fetches
 from stagelink.core.handshake.session import OwnPlane
+from stagelink.core.messages import Ended, Packet
 from stagelink.core.pool import Block, Pool
 from stagelink.core.settings import Settings
 from stagelink.core.shelf import SHELF_LIMIT
@@ -140,6 +141,25 @@ def pair() -> Pair:
     made.get("hello")
     made.put("hello")
     return made
+
+
+def test_what_one_report_says_is_consumed_is_told_to_be_gone_in_one_message(pair: Pair) -> None:
+    for number in range(5):
+        pair.put(f"k{number}")
+        assert isinstance(pair.answers[pair.get(f"k{number}")], Delivery)
+    told: list[Any] = []
+    heard = pair.handle
+
+    def handle(machine: Endpoint, event: Event) -> None:
+        if isinstance(event, Received) and isinstance(event.message, Packet):
+            told.append(event.message.message)
+        heard(machine, event)
+
+    pair.handle = handle  # type: ignore[method-assign]
+    pair.pass_time(1.0)
+
+    ends = [message for message in told if isinstance(message, Ended)]
+    assert [len(message.records) for message in ends] == [6]  # with that of the first key
 
 
 # --- the first of many keys ------------------------------------------------------------------
