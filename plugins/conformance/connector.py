@@ -112,7 +112,8 @@ class ConnectorContract(
         value = {"data": content, "view": memoryview(content), "n": [1, None, "x", 2.5]}
         receipt = sender.put("key", value, to="talker")
         with receiver.get("key", source="thinker") as payload:
-            assert payload.value["data"] == content
+            assert isinstance(payload.value["data"], bytes)
+            assert same(payload.value["data"], content)
             assert same(payload.value["view"], content)
             assert payload.value["n"] == [1, None, "x", 2.5]
             assert (payload.size, payload.generation) == (receipt.size, receipt.generation)

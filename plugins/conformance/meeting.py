@@ -37,8 +37,22 @@ MakeParty = Callable[[int], Party]
 
 
 def filled(memory: memoryview, byte: int) -> bool:
-    """Whether every byte is that one: to be asserted, as a diff of megabytes takes a minute."""
+    """Whether every byte is that one."""
     return bytes(memory) == bytes([byte]) * len(memory)
+
+
+def difference(found: bytes | memoryview, expected: bytes) -> str:
+    """Where they first differ, empty if nowhere: pytest's own diff of megabytes takes minutes."""
+    found = bytes(found)
+    if found == expected:
+        return ""
+    if len(found) != len(expected):
+        return f"{len(found)} bytes, expected {len(expected)}"
+    pairs = zip(found, expected, strict=True)
+    where = [index for index, pair in enumerate(pairs) if pair[0] != pair[1]]
+    first = where[0]
+    told = f"byte {first} is {found[first]:#04x}, expected {expected[first]:#04x}"
+    return f"{told}; {len(where)} of {len(expected)} bytes differ"
 
 
 def comes(holds: Callable[[], object]) -> bool:

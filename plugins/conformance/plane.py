@@ -39,6 +39,7 @@ from stagelink.plugins.conformance.meeting import (
     Outcome,
     Party,
     comes,
+    difference,
 )  # fmt: skip
 from stagelink.plugins.conformance.plane_deaths import PlaneDeathsContract
 from stagelink.plugins.conformance.plane_ends import PlaneEndsContract
@@ -101,7 +102,7 @@ class DataPlaneContract(PlaneEndsContract, PlaneDeathsContract):
     ) -> None:
         """Neither more nor less, from the edges as well."""
         content = pair.fill()
-        assert pair.move(offset, size) == content[offset : offset + size]
+        assert not difference(pair.move(offset, size), content[offset : offset + size])
 
     def test_nothing_beside_the_target_is_touched(self, pair: Meeting) -> None:
         """The bytes around it stay as they were."""
@@ -111,7 +112,7 @@ class DataPlaneContract(PlaneEndsContract, PlaneDeathsContract):
         expected = bytearray(b"\xee" * SIZE)
         if pair.writes:
             expected[100:150] = content[100:150]
-        assert bytes(pair.peer.memory.buffer) == bytes(expected)
+        assert not difference(pair.peer.memory.buffer, bytes(expected))
 
     def test_a_long_transfer_arrives_whole(self, meet: Callable[[int], Meeting]) -> None:
         """Tens of megabytes, whatever the plane cuts them into."""
@@ -166,7 +167,7 @@ class DataPlaneContract(PlaneEndsContract, PlaneDeathsContract):
             assert len(party.plane.describe()) == len(described)
         pair.introduce()
         content = pair.fill()
-        assert pair.move(0, SIZE) == content
+        assert not difference(pair.move(0, SIZE), content)
 
     # --- numbers that lie ----------------------------------------------------------------
 
@@ -223,7 +224,7 @@ class DataPlaneContract(PlaneEndsContract, PlaneDeathsContract):
                 bad[index] ^= 1 << bit
                 self._attach_or_refuse(pair, bytes(bad))
         pair.peer.plane.attach(pair.owner.instance, good)
-        assert pair.move(0, SIZE) == bytes(pair.owner.memory.buffer)
+        assert not difference(pair.move(0, SIZE), bytes(pair.owner.memory.buffer))
 
     @staticmethod
     def _attach_or_refuse(pair: Meeting, descriptor: bytes) -> None:
@@ -242,7 +243,7 @@ class DataPlaneContract(PlaneEndsContract, PlaneDeathsContract):
         content = pair.fill()
         for _ in range(3):
             pair.introduce()
-        assert pair.move(0, SIZE) == content
+        assert not difference(pair.move(0, SIZE), content)
 
     # --- several at once ------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from random import Random
@@ -19,6 +18,7 @@ from stagelink.adapters.local.address import name_of
 from stagelink.adapters.msgspec.wire import HEADER_BYTES, WireCodec
 from stagelink.core import messages as m
 from stagelink.core.values import HostCard, Identity
+from stagelink.plugins.conformance.listening import open_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,12 +164,12 @@ class Siege:
         """Throw *frames*; a fifth of them before the memory is looked at."""
         with zmq.Context() as context:
             self._throw(context, frames // 5)
-            before, opened = resident(), descriptors()
+            before, opened = resident(), open_descriptors()
             thrown = frames // 5 + self._throw(context, frames - frames // 5)
             until_s = time.monotonic() + PATIENCE_S
-            while descriptors() > opened and time.monotonic() < until_s:
+            while open_descriptors() > opened and time.monotonic() < until_s:
                 self.serve()  # the last stranger's end is yet to be heard
-            growth, left = resident() - before, descriptors() - opened
+            growth, left = resident() - before, open_descriptors() - opened
         assert self.sender.drain(PATIENCE_S)
         return Outcome(
             thrown, self._transfers, growth, left, self._slowest_s, self.sender.health()
@@ -200,8 +200,3 @@ class Siege:
         """Close both."""
         self.receiver.close()
         self.sender.close()
-
-
-def descriptors() -> int:
-    """How many this process has open."""
-    return len(os.listdir("/proc/self/fd"))

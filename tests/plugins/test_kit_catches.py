@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 110.0
+AS_IN_CI = {"PYTHONPATH": str(ROOT / "src"), "CI": "true"}
+"""There pytest cuts no message: a difference of megabytes must be told in a few words."""
 SLIPS = ("TypeError", "AttributeError", "NameError", "ImportError", "fixture")
 """A backend that fails so is not broken in the way that it was meant to be."""
 
@@ -30,7 +32,7 @@ def ran(module: ModuleType, nodes: list[str], where: Path) -> dict[tuple[str, st
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}"]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", *(f"{module.__file__}::{node}" for node in nodes)],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, cwd=ROOT, capture_output=True,
+        env=os.environ | AS_IN_CI, cwd=ROOT, capture_output=True,
         text=True, check=False, timeout=PATIENCE_S,
     )  # fmt: skip
     assert report.exists(), done.stdout + done.stderr
