@@ -3,11 +3,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-TRACED := tests/model tests/simulation tests/face/test_interruptions.py
+APART := tests/model tests/simulation tests/face/test_interruptions.py tests/chaos tests/fuzz tests/overload
 CODE := core ports adapters plugins src tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs check fmt lint types contracts units model prove clean
+.PHONY: help demo test docs check fmt lint types contracts units hunts prove clean
 
 help: ## Show this
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,7 +15,7 @@ help: ## Show this
 demo: $(VENV)/ready ## Three processes stream a recording, compared bit for bit
 	$(BIN)/stagelink demo
 
-test: check units model ## Everything that must hold: format, lint, types, contracts, tests
+test: check units hunts ## Everything that must hold: format, lint, types, contracts, tests
 
 check: lint types contracts
 
@@ -30,12 +30,12 @@ contracts: $(VENV)/ready ## Import contracts
 	PYTHONPATH=src $(BIN)/lint-imports
 
 units: $(VENV)/ready ## Tests with branch coverage, in parallel
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore ,$(TRACED)) --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore ,$(APART)) --cov --cov-report=term
 
-# Without coverage: it would cost the explorer half of its states, and what traces every line by
+# Without coverage: it would cost the hunts half of their reach, and what traces every line by
 # itself, to interrupt there or to keep time, cannot be traced by another.
-model: $(VENV)/ready ## Explore every interleaving of small worlds, and see mistakes caught
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TRACED)
+hunts: $(VENV)/ready ## The tests of the hunts, and the first part of each
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(APART)
 
 prove: $(VENV)/ready ## Hunt for counter-examples to every promise; BUDGET=seconds goes further
 	$(BIN)/python -m tests.prove $(if $(BUDGET),--budget $(BUDGET))
