@@ -174,7 +174,9 @@ class Endpoint:
     def _shut(self) -> None:
         """From now on what would begin something is refused."""
         self.closed = True
-        self._handlers.update(dict.fromkeys((Reserve, Lend, Publish, Get, Poll, Await), self._refuse))
+        self._handlers.update(
+            dict.fromkeys((Reserve, Lend, Publish, Get, Poll, Await), self._refuse)
+        )
 
     def _refuse(
         self, event: Reserve | Lend | Publish | Get | Poll | Await, now_s: float,

@@ -256,8 +256,8 @@ class TimePassed(NamedTuple):
 
 Event = Union[
     Reserve, Abandon, Strand, Ashore, Lend, Repay, Publish, Withdraw, Get, Poll, Await, Untaken,
-    StopGet, CancelKey, Release, Close, Connected, Disconnected, Received, Attached, WriteEnded, Probed, Fenced, PlaneReset,
-    TimePassed,
+    StopGet, CancelKey, Release, Close, Connected, Disconnected, Received, Attached, WriteEnded,
+    Probed, Fenced, PlaneReset, TimePassed,
 ]  # fmt: skip
 
 # --- answers -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ Adapters implement these; a third party's class satisfies them without importing
 """
 
 from stagelink.ports.channel import ControlChannel, LinkDown, LinkUp, Mail, PeerRefused
-from stagelink.ports.codec import Codec, Serializer, Staged
+from stagelink.ports.codec import Codec, Loader, Serializer, Staged
 from stagelink.ports.foreign import ForeignCard, ForeignOrder, ForeignStore, ForeignWriter, Loan
 from stagelink.ports.liveness import Liveness
 from stagelink.ports.log import EventLog
@@ -15,6 +15,6 @@ from stagelink.ports.wrap import Compressor, TypeCodec
 __all__ = [
     "Capabilities", "Codec", "Compressor", "ControlChannel", "DataPlane", "EventLog",
     "ForeignCard", "ForeignOrder", "ForeignStore", "ForeignWriter", "LinkDown", "LinkUp",
-    "Liveness", "Loan", "Mail", "Memory", "MemoryProvider", "PeerRefused", "Serializer", "Staged",
-    "TypeCodec", "WriteOrder",
+    "Liveness", "Loader", "Loan", "Mail", "Memory", "MemoryProvider", "PeerRefused",
+    "Serializer", "Staged", "TypeCodec", "WriteOrder",
 ]  # fmt: skip

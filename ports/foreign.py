@@ -137,4 +137,3 @@ class ForeignStore(Protocol):
     def ashore(self, transfer: int) -> None:
         """No write of *transfer* can land any more."""
         ...
-

@@ -70,7 +70,14 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
             remedy="set security='curve' and keys=, or bind a loopback address",
         )  # fmt: skip
     driver.exchange.inspections.figures = partial(figures_of, config, driver, wrapping)
-    return Connector(config, driver, serializer, wrapping, halves)
+    connector = Connector(config, driver, serializer, wrapping, halves)
+    if config.dialect:
+        try:
+            connector.speak(serializer, wrapping, REGION)
+        except BaseException:
+            connector.close()
+            raise
+    return connector
 
 
 def _is_open_to_others(config: Config, address: str) -> bool:

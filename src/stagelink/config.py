@@ -69,6 +69,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         sender: the endpoint to get from.
         senders: endpoints to get from, by stage.
         shm_dir: the mount for shared memory.
+        dialect: ``vllm-omni-mori`` also speaks with connectors of vLLM-Omni's
+            MoriTransferEngineConnector; empty: with none.
+        dialect_port: the port, on *host*, that their receivers ask at; 0 takes a free one, see
+            ``Connector.dialect_endpoint``.
+        dialect_readers: the stages that still speak it, and may pull what we put for them;
+            without any nothing is bound.
+        dialect_senders: endpoints of senders that still speak it, by stage.
         tracing: make OpenTelemetry spans of puts and gets, joined across processes; needs the
             extra ``otel``.
         timeouts: fields of :class:`stagelink.core.timeouts.TimeoutPolicy`, seconds.
@@ -105,6 +112,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sender: str | None = None
     senders: dict[str, str] = msgspec.field(default_factory=dict)
     shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory
+    dialect: Literal["", "vllm-omni-mori"] = ""
+    dialect_port: int = 0
+    dialect_readers: tuple[str, ...] = ()
+    dialect_senders: dict[str, str] = msgspec.field(default_factory=dict)
     tracing: bool = False
     timeouts: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -154,11 +165,14 @@ def check_port(port: object) -> int:
 
 def _check(config: Config) -> None:
     check_stage(config.stage)
-    for stage in (*config.senders, *config.compression):
+    for stage in (
+        *config.senders, *config.compression, *config.dialect_readers, *config.dialect_senders,
+    ):  # fmt: skip
         check_stage(stage)
     check_port(config.zmq_port)
     _check_memory(config)
     _check_security(config)
+    _check_dialect(config)
     for name in ("replica", "rank", "eager_limit", "inline_bytes"):
         _at_least(name, getattr(config, name), 0)
     for name in ("max_writes", "readers"):
@@ -184,6 +198,24 @@ def _check_security(config: Config) -> None:
     for name in ("keys", "server_key"):
         if getattr(config, name) and config.security == "none":
             _refuse(name, getattr(config, name), "set security='curve' too, or leave it out")
+
+
+def _check_dialect(config: Config) -> None:
+    """Refuse parts of a dialect that could never be used, and one beside keys it has not."""
+    check_port(config.dialect_port)
+    for name in ("dialect_port", "dialect_readers", "dialect_senders"):
+        if getattr(config, name) and not config.dialect:
+            _refuse(name, getattr(config, name), "set dialect='vllm-omni-mori' too")
+    if config.dialect and config.security != "none":
+        _refuse("dialect", config.dialect, "it knows no keys: use it with security='none' alone")
+    if config.dialect_readers and config.role == "receiver":
+        _refuse("dialect_readers", config.dialect_readers, "open with role='peer' to put as well")
+    if config.dialect_senders and config.role == "sender":
+        _refuse("dialect_senders", config.dialect_senders, "open with role='peer' to get as well")
+    for stage in config.dialect_senders:
+        if stage in config.senders:
+            remedy = "name each stage in one of senders and dialect_senders"
+            _refuse("dialect_senders", config.dialect_senders, remedy)
 
 
 def _check_memory(config: Config) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stagelink.adapters.threads import Driver
     from stagelink.core.pool import Block
-    from stagelink.ports import Serializer
+    from stagelink.ports import Loader
 
 _UNSHARED = 2
 """References to a buffer that only the payload holds: its attribute, and the count's argument."""
@@ -42,7 +42,7 @@ class Payload:
         "generation", "key", "size", "writable",
     )  # fmt: skip
 
-    def __init__(self, driver: Driver, serializer: Serializer, key: str) -> None:
+    def __init__(self, driver: Driver, serializer: Loader, key: str) -> None:
         """Closed until it is given what it holds: it is made before the wait for that."""
         self._driver = driver
         self._serializer = serializer
