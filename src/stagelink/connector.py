@@ -7,6 +7,7 @@ Decisions are the core's, I/O and waiting the adapters'.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from stagelink.adapters.msgspec.placing import check_place
@@ -16,7 +17,7 @@ from stagelink.core.errors import ConfigError, StagelinkError
 from stagelink.core.events import Withdraw
 from stagelink.core.keys import check_key, check_stage
 from stagelink.gets import Gets
-from stagelink.metrics import health_of
+from stagelink.metrics import figures_of, health_of
 from stagelink.puts import Puts, Receipt
 from stagelink.senders import Senders
 from stagelink.streams.registry import Streams
@@ -67,6 +68,8 @@ class Connector(Asynchronous):
         from stagelink.foreign import build  # noqa: PLC0415 - loads ZeroMQ, and few want it
 
         self._foreign = build(self.config, self._calls, serializer, wrapping, region)
+        told = partial(figures_of, self.config, self._driver, wrapping, self._foreign)
+        self._driver.exchange.inspections.figures = told
 
     # --- sending -------------------------------------------------------------------------
 
@@ -452,8 +455,7 @@ class Connector(Asynchronous):
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
-        health = health_of(self.config, self._driver, self._wrapping)
-        return health | {"dialect": self._foreign.figures() if self._foreign is not None else {}}
+        return health_of(self.config, self._driver, self._wrapping, self._foreign)
 
     def close(self) -> None:
         """End every wait, give back everything; bounded by the policy's ``close_s`` + 1 s.

@@ -101,7 +101,10 @@ def test_bytes_are_plain(value: Any) -> None:
 
 def test_what_is_plain_and_how_large_is_known_beforehand() -> None:
     assert values.plain_size(torch.zeros(3, dtype=torch.bfloat16)) == 6
-    for packed in (torch.zeros(2).to_sparse(), np.zeros(2), {}, "text", None, 1):
+    others: list[Any] = [
+        torch.zeros(2).to_sparse(), np.zeros(2), {}, "text", None, 1
+    ]  # fmt: skip
+    for packed in others:
         assert values.plain_size(packed) == -1
 
 
