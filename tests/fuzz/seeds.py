@@ -77,7 +77,7 @@ def control() -> list[Frames]:
 def dialect() -> list[Frames]:
     """Every frame of vLLM-Omni's Mori connector."""
     name = "req-7_0_3@0_1"
-    messages = [
+    messages: list[their.Request | their.Answer] = [
         their.Pull(name, b"engine" * 30, b"memory" * 30, 8192, 70_000), their.Query(name),
         their.Info(name, 70_000, is_fast_path=True), their.DONE, their.ERROR, their.NOT_FOUND,
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def dialect() -> list[Frames]:
 
 def their_values() -> list[Frames]:
     """Values as vLLM-Omni packs them."""
-    plain = [
+    plain: list[Any] = [
         {"meta": {"finished": True}, "ids": [1, 2, None], "text": "a", "bytes": b"b"},
         [],
         None,
