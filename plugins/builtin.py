@@ -40,11 +40,13 @@ def stagelink_backends() -> list[Backend]:
         ),
         Backend(
             "mori-xgmi", "one host: GPUs write into the reader's GPU, by AMD's Mori", "zmq",
-            _MORI + "xgmi_provider", _MORI + "xgmi", shm[1], _MORI + "xgmi_probe",
+            _MORI + "xgmi_provider", _MORI + "xgmi", _MORI + "liveness",
+            _MORI + "xgmi_probe",
         ),
         Backend(
             "mori-rdma", "many hosts: NICs write into the reader's pool, by AMD's Mori", "zmq",
-            _MORI + "rdma_provider", _MORI + "rdma", shm[1], _MORI + "rdma_probe",
+            _MORI + "rdma_provider", _MORI + "rdma", _MORI + "liveness",
+            _MORI + "rdma_probe",
         ),
     ]  # fmt: skip
 

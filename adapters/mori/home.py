@@ -77,9 +77,11 @@ class Home:
             msg = f"mori-{self.fabric.name} cannot use {kind} memory, only {self.fabric.kind}"
             remedy = "allocate the pool with this backend's own provider"
             raise TransportError(msg, reason=Reason.MISMATCH, remedy=remedy)
+        if region in self.regions and self.regions[region].memory is memory:
+            return
         if not 0 <= region < REGION_LIMIT or region in self.regions:
-            msg = f"region {region} is registered already, or no number for one"
-            raise TransportError(msg, reason=Reason.MISMATCH, remedy="register it once")
+            msg = f"region {region} is that of other memory already, or no number for one"
+            raise TransportError(msg, reason=Reason.MISMATCH, remedy="take another number")
         self.fabric.admit(memory)
         own = self._described(memory)
         self.describe((region, own))  # or it could not be told
