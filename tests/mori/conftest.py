@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from tests.sims import verbsim
 
@@ -12,3 +13,8 @@ os.environ.setdefault("MORI_DISABLE_AUTO_XGMI", "1")
 os.environ.setdefault("MORI_IO_LOG_LEVEL", "critical")
 
 verbsim.setup()
+
+# Connectors of the conformance kit run in processes that import nothing of the tests.
+_root = Path(__file__).parents[2]
+_paths = [str(Path(__file__).parent / "children"), str(_root), str(_root / "src")]
+os.environ["PYTHONPATH"] = os.pathsep.join([*_paths, os.environ.get("PYTHONPATH", "")])

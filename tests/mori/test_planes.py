@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.mori.parties import on_rdma, on_xgmi
 
 from stagelink.plugins.conformance.plane import DataPlaneContract, MakeParty
-from tests.mori.parties import on_rdma, on_xgmi
 
 
 class TestXgmiPlane(DataPlaneContract):

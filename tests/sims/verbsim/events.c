@@ -104,12 +104,11 @@ EXPORT int ibv_close_device(struct ibv_context *context) {
   while (*place && *place != closed) place = &(*place)->next;
   if (*place) *place = closed->next;
   UNLOCK(lock);
-  if (closed->uses) { /* a leak is better than a leaked pair that points at freed memory */
+  events_close(&closed->events); /* the real one closes its descriptors whatever is left, too */
+  if (closed->uses) /* a leak is better than a leaked pair that points at freed memory */
     TRACE(1, "%s closed with %d objects left", context->device->name, closed->uses);
-    return 0;
-  }
-  events_close(&closed->events);
-  free(closed);
+  else
+    free(closed);
   return 0;
 }
 
