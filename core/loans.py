@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stagelink.core.ledger import Entry
 
 
-class Lending:
+class Loans:
     """Loans of live entries; they are counted in the entries alone, so nothing else is kept."""
 
     __slots__ = ("_edges",)
