@@ -64,7 +64,7 @@ class Lane:
     """Writes to one peer.
 
     Args:
-        link: the connection.
+        link: the connection; None: it is made with the first write, on the thread.
         connect: makes another, or raises; may take long.
         breaks: after an error the connection is of no use any more.
         inline_bytes: writes of up to this much are waited for where they are posted: that takes
@@ -73,10 +73,10 @@ class Lane:
     """
 
     def __init__(
-        self, link: Link, connect: Callable[[], Link], *, breaks: bool, inline_bytes: int,
+        self, link: Link | None, connect: Callable[[], Link], *, breaks: bool, inline_bytes: int,
         settle: Callable[[], None],
     ) -> None:  # fmt: skip
-        self.link: Link | None = link
+        self.link = link
         self._connect = connect
         self._breaks = breaks
         self._inline_bytes = inline_bytes
@@ -153,6 +153,12 @@ class Lane:
             link.close()
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(JOIN_S)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or under way."""
+        with self._changed:
+            return self._idle() and not self._queue
 
     # --- with the lock held --------------------------------------------------------------
 

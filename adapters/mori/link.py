@@ -122,6 +122,9 @@ class Link:
         """
         assert self._probe is not None
         own, mine, theirs, row = self._probe
+        if not row.nonce:  # another protocol's: it is reached, and nothing says which it is
+            self._home.read_beacon(self._engine, own, mine, theirs, 0)
+            return
         found = self._home.read_beacon(self._engine, own, mine, theirs, row.size)
         if found != beacon(self._peer.card.instance, row.nonce):
             msg = f"another memory than that of peer {self._peer.card.instance.hex()} is reached"
@@ -148,7 +151,7 @@ class Link:
         """
         alias = self._peer.key
         if not self._owns:
-            alias = alias.replace(_BLANK, f".{self._home.serial():08x}")
+            alias = f"{alias[: -len(_BLANK)]}.{self._home.serial():08x}"
         mori, engine = self._fabric.library, self._engine
         self._known = self._renamed(mori.EngineDesc, self._peer.card.engine, alias)
         engine.register_remote_engine(self._known)

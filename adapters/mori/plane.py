@@ -6,6 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from stagelink.adapters.mori.fabric import RdmaFabric, XgmiFabric
+from stagelink.adapters.mori.foreign import Foreign
 from stagelink.adapters.mori.home import Home
 from stagelink.adapters.mori.lane import Job, Lane
 from stagelink.adapters.mori.link import Link, Peer, meet
@@ -62,6 +63,7 @@ class MoriPlane:
         self._changing = Lock()
         self._lanes: dict[Instance, tuple[Peer, Lane]] = {}
         self._closed = False
+        self.foreign = Foreign(self._home)
 
     def register(self, region: int, memory: Memory) -> None:
         """Make *memory* of our own provider reachable as *region*, and use it once.
@@ -143,7 +145,7 @@ class MoriPlane:
         What has begun is waited for: neither a GPU nor a NIC lets go of a copy.
         """
         with self._changing:
-            lanes = [lane for _, lane in self._lanes.values()]
+            lanes = [lane for _, lane in self._lanes.values()] + self.foreign.lanes
             for lane in lanes:
                 lane.flush()
             for lane in lanes:
@@ -157,6 +159,7 @@ class MoriPlane:
             lanes, self._lanes = self._lanes, {}
         for _, lane in lanes.values():
             lane.stop()
+        self.foreign.close()
         with self._changing:
             self._home.close()
 
@@ -212,6 +215,7 @@ class MoriPlane:
     def _renew(self) -> None:
         """Register our memory anew while nothing of ours is under way."""
         lanes = [lane for _, lane in self._lanes.values()]
+        lanes += self.foreign.lanes
         for lane in lanes:
             lane.hold()
         try:

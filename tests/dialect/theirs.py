@@ -7,6 +7,7 @@ Memory and writes are those of the in-memory engine.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +16,7 @@ import zmq
 from stagelink.adapters.memory import Engine
 from stagelink.core.regions import Region
 from stagelink.core.values import RegionRef
-from stagelink.ports import ForeignCard, ForeignOrder
+from stagelink.ports import ForeignCard, ForeignOrder, ForeignWriter
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -44,12 +45,20 @@ class InfoWire(msgspec.Struct):
     is_fast_path: bool
 
 
+def in_memory(name: str, size: int) -> tuple[memoryview, ForeignWriter]:
+    """A pool, and the engine that knows it."""
+    pool = memoryview(bytearray(size))
+    return pool, Engine(name.encode(), {REGION: Region(pool, 0)})
+
+
+MakeEngine = Callable[[str, int], "tuple[memoryview, Any]"]
+
+
 class Memory:
     """A process of theirs: an engine, and a pool that is handed out from the front."""
 
-    def __init__(self, name: str, size: int = 1 << 20) -> None:
-        self.pool = bytearray(size)
-        self.engine = Engine(name.encode(), {REGION: Region(memoryview(self.pool), 0)})
+    def __init__(self, name: str, size: int, make: MakeEngine) -> None:
+        self.pool, self.engine = make(name, size)
         self.card = self.engine.card(REGION)
         self.next = 4096
 
@@ -61,8 +70,10 @@ class Memory:
 class TheirReceiver(Memory):
     """``get()`` of a connector with role receiver, over REQ."""
 
-    def __init__(self, address: str, name: str = "their-receiver", size: int = 1 << 20) -> None:
-        super().__init__(name, size)
+    def __init__(
+        self, address: str, size: int = 1 << 20, make: MakeEngine = in_memory
+    ) -> None:  # fmt: skip
+        super().__init__("their-receiver", size, make)
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.address = address
         self.sockets: list[zmq.Socket[bytes]] = []
@@ -118,8 +129,8 @@ class TheirSender(Memory):
     ``silent`` takes questions and answers none; ``words`` answers with these bodies instead.
     """
 
-    def __init__(self, name: str = "their-sender", port: int = 0) -> None:
-        super().__init__(name)
+    def __init__(self, port: int = 0, make: MakeEngine = in_memory) -> None:
+        super().__init__("their-sender", 1 << 20, make)
         self.buffers: dict[str, tuple[bytes, bool]] = {}
         self.asked: list[tuple[str, str]] = []
         self.silent = False
