@@ -15,6 +15,7 @@ from stagelink.adapters.vllm_omni_mori.server import Served
 from stagelink.adapters.zmq.address import check_dial, is_wildcard
 from stagelink.arguments import bracketed
 from stagelink.core import payload as layouts
+from stagelink.core.addresses import is_local
 from stagelink.core.envelope import BARE
 from stagelink.core.errors import ConfigError, Reason
 from stagelink.core.events import (
@@ -261,6 +262,12 @@ def build(
     store = Store(driver, serializer, wrapping)
     place = Place(config.host, config.dialect_port, served)
     dialect = Dialect(place, bounds, store, _writer(driver), driver.log, clock=driver.clock)
+    if dialect.address and not is_local(config.host.strip("[]")):
+        driver.log.warning(
+            "unprotected_bind", link=dialect.address,
+            cause="whoever reaches the dialect's port can pull, and nothing is encrypted",
+            remedy="bind an address that only its receivers reach",
+        )  # fmt: skip
     return Foreign(config, calls, store, dialect)
 
 

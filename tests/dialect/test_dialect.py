@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -252,6 +254,18 @@ def test_readers_of_ours_and_theirs_share_what_is_for_both(tx: Connector) -> Non
         assert all_free(tx)
 
 
+def test_many_receivers_pull_many_keys_at_once(tx: Connector) -> None:
+    with TheirReceiver(tx.dialect_endpoint) as theirs:
+        for number in range(60):
+            tx.put(f"k{number}", bytes([number]) * (2000 + number), to="1")
+
+        with ThreadPoolExecutor(6) as pool:
+            found = list(pool.map(lambda number: theirs.get(f"k{number}@0_1"), range(60)))
+
+    assert found == [(bytes([number]) * (2000 + number), True) for number in range(60)]
+    assert all_free(tx)
+
+
 # --- we get ------------------------------------------------------------------------------------
 
 
@@ -398,6 +412,18 @@ def test_an_answer_that_fits_no_question_is_a_violation_and_takes_no_memory(
 
     assert rx.health()["dialect"]["frames_refused"] == 1
     assert all_free(rx)
+
+
+def test_what_a_polls_question_met_is_told_to_the_next_poll(
+    sender: TheirSender, rx: Connector
+) -> None:
+    sender.words = [b"rubbish"]
+    assert rx.poll("k", source="0") is None
+    eventually(lambda: rx.health()["dialect"]["frames_refused"])
+
+    with pytest.raises(ProtocolViolationError):
+        for _ in range(1000):
+            assert rx.poll("k", source="0") is None
 
 
 def test_a_size_beyond_the_pool_is_refused_before_a_byte_moves(
@@ -577,6 +603,42 @@ def test_closing_ends_a_get_that_waits(sender: TheirSender, rx: Connector) -> No
     waiting.join(PATIENCE_S)
 
     assert ended == [stagelink.ClosedError]
+
+
+def test_an_interrupted_get_leaves_what_comes_to_the_next(
+    sender: TheirSender, rx: Connector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rx._foreign is not None
+    dialect = rx._foreign._dialect
+    told = sender.put("k", b"i" * 5000, plain=True)
+
+    def interrupted(there: threading.Event) -> None:
+        there.wait()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(dialect, "_await", interrupted)
+        rx.get("k", source="0", timeout=PATIENCE_S, metadata=told)
+
+    assert rx.get("k", source="0", timeout=PATIENCE_S).value == b"i" * 5000
+
+
+def test_a_forked_child_leaves_the_dialect_alone(sender: TheirSender, rx: Connector) -> None:
+    sender.put("k", b"parent's", plain=True)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            rx.get("k", source="0", timeout=1.0)
+        except stagelink.ForkedError:
+            rx.close()
+            gc.collect()
+            code = 0
+        finally:
+            os._exit(code)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert rx.get("k", source="0", timeout=PATIENCE_S).value == b"parent's"
 
 
 # --- both, and settings ------------------------------------------------------------------------

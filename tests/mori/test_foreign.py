@@ -200,10 +200,10 @@ def test_a_fence_ends_what_theirs_may_write_or_says_that_it_cannot(
         except RuntimeError as error:
             failed = str(error)
         assert failed
-        assert ours.memory.buffer[:6] == b"before"
+        assert bytes(ours.memory.buffer[:6]) == b"before"
         fresh.close()
     assert theirs.write(new, 100, b"by the new card") == ""
-    assert ours.memory.buffer[100:115] == b"by the new card"
+    assert bytes(ours.memory.buffer[100:115]) == b"by the new card"
 
 
 def test_our_writes_go_on_after_a_fence(ours: Party, theirs: TheirEngine) -> None:
