@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 DEVICE = "device"
-"""The kind of memory that lies on a device: its ``buffer`` is a :class:`DeviceBytes`."""
+"""The kind of memory that lies on a device."""
 
 
 class DeviceBytes(Protocol):
@@ -125,6 +125,14 @@ class Memory(Protocol):
     def close(self) -> None:
         """Unlink the name at once; the pages go with their last view. Twice is fine."""
         ...
+
+
+def space_of(memory: Memory) -> DeviceSpace | None:
+    """The device that *memory* lies on and only its own copies reach; None: the host reaches it.
+
+    Such memory has an attribute ``space``, and its ``buffer`` is a :class:`DeviceBytes`.
+    """
+    return getattr(memory, "space", None)
 
 
 class MemoryProvider(Protocol):

@@ -17,7 +17,7 @@ HEAD_BYTES = 4096
 class DeviceBytes:
     """A :class:`stagelink.ports.memory.DeviceBytes`; *keep* holds what it lies in."""
 
-    __slots__ = ("_keep", "_size", "_space", "address")
+    __slots__ = ("__weakref__", "_keep", "_size", "_space", "address")
 
     def __init__(self, space: Space, address: int, size: int, keep: object) -> None:
         self._space = space

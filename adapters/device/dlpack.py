@@ -12,8 +12,6 @@ from typing import Any
 CPU, CUDA, ROCM = 1, 2, 10
 """Kinds of devices, as DLPack numbers them."""
 
-_UINT, _BITS, _LANES = 1, 8, 1
-
 
 class _Device(ctypes.Structure):
     _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
@@ -24,6 +22,8 @@ class _Type(ctypes.Structure):
 
 
 class _Tensor(ctypes.Structure):
+    """DLTensor, with which every description begins."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device", _Device),
@@ -35,46 +35,28 @@ class _Tensor(ctypes.Structure):
     )
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
-
-
-_kept: dict[int, tuple[Any, ...]] = {}
-"""What each living tensor needs, by the address of its description."""
-
-
-def _forget(address: int) -> None:
-    _kept.pop(address, None)
-
-
-_delete = _Deleter(_forget)
-# Tensors may outlive this module: torch calls it until the interpreter has ended.
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_delete))
-
-_capsule = ctypes.pythonapi.PyCapsule_New
-_capsule.restype = ctypes.py_object
-_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_Anchor = ctypes.c_ubyte * 1
 
 
 def tensor(address: int, nbytes: int, kind: int, index: int, keep: object) -> Any:  # noqa: ANN401
     """A uint8 tensor over *nbytes* (at least 1) at *address* of a device; it keeps *keep* alive.
 
-    *keep* is let go by whichever thread drops the last view of the tensor.
+    torch itself describes a tensor of one byte that keeps *keep*, and the description is changed
+    to lead elsewhere. So its end is torch's own code as well: a function of ours would be called
+    from there in the middle of whatever went on, exceptions on their way out included.
     """
     import torch  # noqa: PLC0415 - heavy
 
-    shape, stride = (ctypes.c_int64 * 1)(nbytes), (ctypes.c_int64 * 1)(1)
-    described = _Tensor(
-        address, _Device(kind, index), 1, _Type(_UINT, _BITS, _LANES), shape, stride, 0
-    )
-    managed = _Managed(described, None, _delete)
-    place = ctypes.addressof(managed)
-    _kept[place] = managed, shape, stride, keep
-    try:
-        return torch.from_dlpack(_capsule(place, b"dltensor", None))
-    except BaseException:
-        _forget(place)
-        raise
+    dlpack: Any = torch.utils.dlpack
+    anchor = _Anchor()
+    anchor.keep = keep  # type: ignore[attr-defined]
+    capsule = dlpack.to_dlpack(torch.frombuffer(anchor, dtype=torch.uint8))
+    told = _Tensor.from_address(_pointer(capsule, b"dltensor"))
+    shape = (ctypes.c_int64 * 1)(nbytes)
+    told.data, told.byte_offset = address, 0
+    told.device = _Device(kind, index)
+    told.shape = shape
+    return dlpack.from_dlpack(capsule)

@@ -23,16 +23,18 @@ class Reaper:
         self._queue: SimpleQueue[tuple[tuple[Any, ...], list[object]] | None] = SimpleQueue()
         self._lock = Lock()
         self._thread: Thread | None = None
-        self._closed = False
+        self._started = self._closed = False
 
     def start(self) -> None:
         """Be ready for :meth:`give`."""
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None and not self._closed:
-                    thread = Thread(target=self._run, name="stagelink-device", daemon=True)
-                    thread.start()
-                    self._thread = thread
+        if self._thread is not None:
+            return
+        with self._lock:
+            if not self._started and not self._closed:
+                self._started = True
+                thread = Thread(target=self._run, name="stagelink-device", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def give(self, streams: tuple[Any, ...], token: list[object]) -> None:
         """Empty *token* once what is queued on *streams* is done. Finalizers may call it."""

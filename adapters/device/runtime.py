@@ -88,7 +88,7 @@ class Runtime:
         try:
             import torch  # noqa: PLC0415 - heavy
 
-            torch.cuda.init()
+            torch.cuda.init()  # type: ignore[no-untyped-call]
         except (ImportError, AssertionError, RuntimeError) as error:
             msg = f"torch has no device here: {error}"
             remedy = "install a torch for CUDA or ROCm, and see `stagelink doctor --gpu`"

@@ -33,7 +33,8 @@ def find_device(name: str, runtime: str) -> tuple[int, int]:
     if device.type != "cuda":
         msg = f"setting 'pool_device' is {name!r}, which is no device of a GPU"
         raise ConfigError(msg, remedy=remedy)
-    index = torch.cuda.current_device() if device.index is None else device.index
+    numbered = ":" in str(device)
+    index = device.index if numbered else torch.cuda.current_device()
     if index >= torch.cuda.device_count():
         msg = f"setting 'pool_device' is {name!r}, torch sees {torch.cuda.device_count()} devices"
         raise ConfigError(msg, remedy="see CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES")

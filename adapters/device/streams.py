@@ -38,9 +38,9 @@ class TorchStreams:
     """The streams of ``torch.cuda``, be it CUDA or HIP."""
 
     def __init__(self, index: int) -> None:
-        import torch  # noqa: PLC0415 - heavy
+        import torch.cuda  # noqa: PLC0415 - heavy
 
-        self._cuda = torch.cuda
+        self._cuda: Any = torch.cuda
         self._index = index
         self._aside: Any = None
 
@@ -50,7 +50,7 @@ class TorchStreams:
 
     def wait(self, stream: Any) -> None:  # noqa: ANN401 - a torch stream
         """By an event; asks it for a moment, then sleeps until the device interrupts."""
-        event = self._cuda.Event(blocking=True)
+        event: Any = self._cuda.Event(blocking=True)
         event.record(stream)
         until_s = time.perf_counter() + SPIN_S
         while not event.query():
@@ -67,12 +67,14 @@ class TorchStreams:
         """
         homes = {source.get_device() for source in sources}
         if homes == {self._index}:
-            return self._cuda.device(self._index)  # type: ignore[no-any-return]
+            ours: AbstractContextManager[Any] = self._cuda.device(self._index)
+            return ours
         if self._aside is None:
             self._aside = self._cuda.Stream(self._index)
         if self._index in homes:
             self._aside.wait_stream(self.current())
-        return self._cuda.stream(self._aside)  # type: ignore[no-any-return]
+        aside: AbstractContextManager[Any] = self._cuda.stream(self._aside)
+        return aside
 
 
 class NoStreams:

@@ -25,7 +25,7 @@ from stagelink.gets import Gets
 from stagelink.hosts import with_host
 from stagelink.metrics import figures_of
 from stagelink.plugins import BackendContext, Manager
-from stagelink.ports.memory import DEVICE
+from stagelink.ports.memory import space_of
 from stagelink.puts import Puts
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def _serializer(config: Config, manager: Manager, memory: Memory) -> Serializer:
         ConfigError: digests, compression and trace contexts need every byte on the host.
     """
     codecs = manager.codecs.values()
-    if memory.kind != DEVICE:
+    space = space_of(memory)
+    if space is None:
         return PayloadSerializer(readonly_views=config.readonly_views, codecs=codecs)
     for name in ("integrity", "compression", "tracing"):
         if getattr(config, name):
@@ -109,7 +110,6 @@ def _serializer(config: Config, manager: Manager, memory: Memory) -> Serializer:
             raise ConfigError(msg, remedy="leave it out, or use a backend with a host pool")
     from stagelink.adapters.msgspec.device import DeviceSerializer  # noqa: PLC0415 - few need it
 
-    space = memory.space  # type: ignore[attr-defined]  # what makes it device memory
     return DeviceSerializer(space, readonly_views=config.readonly_views, codecs=codecs)
 
 

@@ -14,7 +14,7 @@ from stagelink.core.pool import Block, Refusal
 from stagelink.core.values import new
 from stagelink.failures import capacity_error, error_of
 from stagelink.payload import Draft
-from stagelink.ports.memory import DEVICE
+from stagelink.ports.memory import space_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,7 +121,7 @@ class Puts:
         self._driver = calls.driver
         self._outgoing = self._driver.parts.endpoint.outgoing
         self._wrapping = wrapping
-        self._on_device = self._driver.parts.memory.kind == DEVICE
+        self._on_device = space_of(self._driver.parts.memory) is not None
         self._eager_limit = config.eager_limit
         self._inline_limit = config.inline_bytes
         policy = calls.policy

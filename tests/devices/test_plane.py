@@ -8,7 +8,7 @@ import random
 import secrets
 
 import pytest
-from tests.devices.host import HANDLE, MEMORIES, ROOM, ipc, space
+from tests.devices.host import HANDLE, MEMORIES, ROOM, ipc, plain, space
 
 from stagelink.adapters.device import DevicePoolProvider
 from stagelink.adapters.device_ipc import DeviceIpcPlane
@@ -25,8 +25,8 @@ PAGE = 4096
 def party(size: int) -> Party:
     """A party with a pool of *size* bytes on the device."""
     instance = secrets.token_bytes(16)
-    memory = DevicePoolProvider(space()).allocate(size)
-    return Party(instance, DeviceIpcPlane(instance, ipc), memory)  # type: ignore[arg-type]
+    memory = DevicePoolProvider(plain()).allocate(size)
+    return Party(instance, DeviceIpcPlane(instance, ipc), memory)
 
 
 class TestDeviceIpcPlane(DataPlaneContract):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from stagelink.cli import app
+from stagelink.commands import app
 from stagelink.inspect import amd
 from stagelink.inspect.checks import Check
 
