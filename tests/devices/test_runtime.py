@@ -120,7 +120,7 @@ def test_what_cannot_be_opened_or_shared_has_a_remedy() -> None:
     [
         ("/venv/nvidia/cuda_runtime/lib/libcudart.so.13", "cuda"),
         ("/venv/torch/lib/libcudart-d0da41ae.so.11.0", "cuda"),
-        ("/opt/rocm lib/libamdhip64.so.7.0.1", "hip"),
+        ("/rocm 7/lib/libamdhip64.so.7.0.1", "hip"),
         ("/venv/torch/lib/libamdhip64.so (deleted)", "hip"),
     ],
 )
