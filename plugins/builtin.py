@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stagelink.plugins.hookspecs import Backend, ChannelKind, hookimpl
 
 if TYPE_CHECKING:
-    from stagelink.adapters.device import Space
     from stagelink.adapters.zmq.keyring import Keyring
     from stagelink.config import Config
     from stagelink.plugins.hookspecs import BackendContext
     from stagelink.ports import ControlChannel, DataPlane, Liveness, MemoryProvider
 
 _HERE = "stagelink.plugins.builtin:"
+_DEVICES = "stagelink.plugins.devices:"
+_MORI = "stagelink.plugins.mori:"
 
 
 @hookimpl
 def stagelink_backends() -> list[Backend]:
-    """Shared memory in both modes, and the in-process reference in both."""
+    """Shared memory and the in-process reference in both modes, GPUs, Mori on both fabrics."""
     shm = (_HERE + "shm_provider", _HERE + "shm_liveness", _HERE + "shm_probe")
     memory = (_HERE + "memory_provider", _HERE + "memory_liveness")
     return [
@@ -40,7 +41,17 @@ def stagelink_backends() -> list[Backend]:
         ),
         Backend(
             "device_ipc", "one host: readers map the sender's pool on its GPU", "zmq",
-            _HERE + "device_provider", _HERE + "device_ipc", shm[1], _HERE + "device_probe",
+            _DEVICES + "provider", _DEVICES + "ipc", shm[1], _DEVICES + "probe",
+        ),
+        Backend(
+            "mori-xgmi", "one host: GPUs write into the reader's GPU, by AMD's Mori", "zmq",
+            _MORI + "xgmi_provider", _MORI + "xgmi", _MORI + "liveness",
+            _MORI + "xgmi_probe",
+        ),
+        Backend(
+            "mori-rdma", "many hosts: NICs write into the reader's pool, by AMD's Mori", "zmq",
+            _MORI + "rdma_provider", _MORI + "rdma", _MORI + "liveness",
+            _MORI + "rdma_probe",
         ),
     ]  # fmt: skip
 
@@ -133,51 +144,6 @@ def shm_probe(context: BackendContext) -> str:
     if os.access(directory, os.W_OK | os.X_OK):
         return ""
     return f"{directory} is not writable; mount a tmpfs there, or set shm_dir"
-
-
-def device_space(context: BackendContext) -> Space:
-    """The device that ``pool_device`` names, as torch sees it.
-
-    Raises:
-        ConfigError: it names none, or torch has none.
-    """
-    from stagelink.adapters.device import Runtime, Space, TorchStreams, find_device  # noqa: PLC0415
-
-    runtime = Runtime.of_torch()
-    kind, index = find_device(context.config.pool_device, runtime.name)
-    return Space(runtime, TorchStreams(index), kind, index)
-
-
-def device_provider(context: BackendContext) -> MemoryProvider:
-    """A pool on a device, for every plane that takes such memory."""
-    from stagelink.adapters.device import DevicePoolProvider  # noqa: PLC0415
-
-    return DevicePoolProvider(device_space(context))
-
-
-def device_ipc(context: BackendContext) -> DataPlane:
-    """Readers map."""
-    from stagelink.adapters.device import RuntimeIpc  # noqa: PLC0415
-    from stagelink.adapters.device_ipc import DeviceIpcPlane  # noqa: PLC0415
-
-    def opener(memory: Any) -> RuntimeIpc:  # noqa: ANN401 - a pool on a device
-        return RuntimeIpc(memory.space)
-
-    return DeviceIpcPlane(context.instance, opener)
-
-
-def device_probe(context: BackendContext) -> str:
-    """Whether torch and a GPU's driver are here; and as for the proof of life, shared memory."""
-    from importlib.util import find_spec  # noqa: PLC0415
-    from pathlib import Path  # noqa: PLC0415
-
-    if find_spec("torch") is None:
-        return "torch is not installed; pip install torch, for CUDA or ROCm"
-    if not any(Path(node).exists() for node in ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")):
-        return (
-            "no GPU's driver is here; give the container its devices (--gpus, --device=/dev/kfd)"
-        )
-    return shm_probe(context)
 
 
 def memory_channel(context: BackendContext) -> ControlChannel:

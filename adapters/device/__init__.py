@@ -3,15 +3,10 @@
 from stagelink.adapters.device.ipc import RuntimeIpc
 from stagelink.adapters.device.pool import DevicePool, DevicePoolProvider
 from stagelink.adapters.device.runtime import Runtime
-from stagelink.adapters.device.space import Space, find_device
+from stagelink.adapters.device.space import Space, find_device, kind_of
 from stagelink.adapters.device.streams import TorchStreams
 
 __all__ = [
-    "DevicePool",
-    "DevicePoolProvider",
-    "Runtime",
-    "RuntimeIpc",
-    "Space",
-    "TorchStreams",
-    "find_device",
-]
+    "DevicePool", "DevicePoolProvider", "Runtime", "RuntimeIpc", "Space", "TorchStreams",
+    "find_device", "kind_of",
+]  # fmt: skip

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 HANDLE_BYTES = 64
 LAZY_PEER_ACCESS = 1
-LIBRARIES = (("libcudart", "cuda"), ("libamdhip64", "hip"))
-"""How the runtime's library is called, and what its functions begin with."""
+LIBRARIES = {"cuda": "libcudart", "hip": "libamdhip64"}
+"""How the library of a runtime is called; its functions begin with the runtime's name."""
 
 
 class Memories(Protocol):
@@ -94,8 +94,8 @@ class Runtime:
             remedy = "install a torch for CUDA or ROCm, and see `stagelink doctor --gpu`"
             raise ConfigError(msg, remedy=remedy) from error
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-        path, name = find(maps.splitlines())
-        return cls(ctypes.CDLL(path), name)
+        name = "hip" if torch.version.hip else "cuda"
+        return cls(ctypes.CDLL(find(maps.splitlines(), name)), name)
 
     def available(self, index: int) -> int:
         """Free bytes of device *index*."""
@@ -179,16 +179,16 @@ class Runtime:
             raise TransportError(msg, reason=Reason.FAILED)
 
 
-def find(maps: Iterable[str]) -> tuple[str, str]:
-    """The runtime's library among the lines of ``/proc/self/maps``, and its functions' prefix.
+def find(maps: Iterable[str], name: str) -> str:
+    """The library of the runtime *name* among the lines of ``/proc/self/maps``.
 
     Raises:
-        ConfigError: none is loaded.
+        ConfigError: it is not loaded.
     """
+    stem = LIBRARIES[name]
     for line in maps:
         path = line.partition("/")[2]
-        for stem, prefix in LIBRARIES:
-            if path.rpartition("/")[2].startswith((f"{stem}.so", f"{stem}-")):
-                return "/" + path.split(" (deleted)")[0], prefix
-    msg = "no library of the CUDA or HIP runtime is loaded in this process"
-    raise ConfigError(msg, remedy="use a torch that loads libcudart or libamdhip64 as a library")
+        if path.rpartition("/")[2].startswith((f"{stem}.so", f"{stem}-")):
+            return "/" + path.split(" (deleted)")[0]
+    msg = f"no library of the CUDA or HIP runtime is loaded in this process: {stem} is not"
+    raise ConfigError(msg, remedy=f"use a torch that loads {stem} as a library of its own")

@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.device import dlpack
+from stagelink.adapters.device.bytes import DeviceBytes
 from stagelink.adapters.device.reaper import Reaper
 from stagelink.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stagelink.adapters.device.bytes import DeviceBytes
     from stagelink.adapters.device.runtime import Memories
     from stagelink.adapters.device.streams import Streams
 
 
-def find_device(name: str, runtime: str) -> tuple[int, int]:
-    """Kind and number of the device that a user names.
+def kind_of(runtime: str) -> int:
+    """The kind of the devices of a *runtime*, as DLPack numbers it."""
+    return dlpack.ROCM if runtime == "hip" else dlpack.CUDA
+
+
+def find_device(name: str) -> int:
+    """The number of the device that a user names.
 
     Raises:
         ConfigError: it is no device of a GPU, or there are not so many.
@@ -38,7 +43,7 @@ def find_device(name: str, runtime: str) -> tuple[int, int]:
     if index >= torch.cuda.device_count():
         msg = f"setting 'pool_device' is {name!r}, torch sees {torch.cuda.device_count()} devices"
         raise ConfigError(msg, remedy="see CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES")
-    return (dlpack.ROCM if runtime == "hip" else dlpack.CUDA), index
+    return index
 
 
 class Space:
@@ -64,6 +69,10 @@ class Space:
         self._kind = kind
         self._type = "cpu" if kind == dlpack.CPU else "cuda"
         self.device = "cpu" if kind == dlpack.CPU else f"cuda:{index}"
+
+    def at(self, address: int, size: int, keep: object) -> DeviceBytes:
+        """The *size* bytes at *address*, which are there as long as *keep* is."""
+        return DeviceBytes(self, address, size, keep)
 
     def holds(self, tensor: Any) -> bool:  # noqa: ANN401 - a torch tensor
         """Whether it lies on a device of our type, ours or another one."""

@@ -125,16 +125,18 @@ def test_what_cannot_be_opened_or_shared_has_a_remedy() -> None:
     ],
 )
 def test_the_runtime_is_the_one_that_torch_has_loaded(path: str, name: str) -> None:
-    found = find(MAPS.format(path=path).splitlines())
-    assert found == (path.removesuffix(" (deleted)"), name)
+    found = find(MAPS.format(path=path).splitlines(), name)
+    assert found == path.removesuffix(" (deleted)")
 
 
 def test_without_a_runtime_the_error_says_so() -> None:
     with pytest.raises(ConfigError, match="no library of the CUDA or HIP runtime"):
-        find(MAPS.format(path="/usr/lib/libz.so").splitlines())
+        find(MAPS.format(path="/usr/lib/libz.so").splitlines(), "cuda")
+    with pytest.raises(ConfigError, match="libamdhip64"):
+        find(MAPS.format(path="/usr/lib/libcudart.so.13").splitlines(), "hip")
 
 
 @pytest.mark.parametrize("name", ["cpu", "nonsense", "meta", ""])
 def test_a_pool_device_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="pool_device"):
-        find_device(name, "cuda")
+        find_device(name)

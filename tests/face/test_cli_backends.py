@@ -16,7 +16,9 @@ from stagelink.plugins import Backend, Manager, hookimpl
 if TYPE_CHECKING:
     from pathlib import Path
 
-BUILT_IN = ["shm", "shm-write", "device_ipc", "memory", "memory-write"]
+BUILT_IN = [
+    "shm", "shm-write", "device_ipc", "memory", "memory-write", "mori-rdma", "mori-xgmi",
+]  # fmt: skip
 
 
 def probe_without_hardware(_: object) -> str:
