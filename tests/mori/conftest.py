@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-import os
+from typing import TYPE_CHECKING, Any
 
-from tests.sims import verbsim
+import pytest
+from tests.mori.real import Far, Side
 
-# Read when the engine is loaded. It would take XGMI for two GPUs of one host, whatever the test is
-# about; and its log goes to stdout.
-os.environ.setdefault("MORI_DISABLE_AUTO_XGMI", "1")
-os.environ.setdefault("MORI_IO_LOG_LEVEL", "critical")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
-verbsim.setup()
+
+@pytest.fixture
+def side() -> Iterator[Callable[..., Side]]:
+    """Makes engines of this process, which are ended after the test."""
+    made: list[Side] = []
+
+    def make(*arguments: Any, **settings: Any) -> Side:
+        made.append(Side(*arguments, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def far() -> Iterator[Callable[..., Far]]:
+    """Makes engines in processes of their own, which are ended after the test."""
+    made: list[Far] = []
+
+    def make(*arguments: Any, **settings: Any) -> Far:
+        made.append(Far(*arguments, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.process.end()
