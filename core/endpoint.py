@@ -225,7 +225,8 @@ class Endpoint:
 
     def _fenced(self, event: Fenced, now_s: float, out: list[Action]) -> None:
         if event.planes:  # before anybody is greeted with them
-            self.incoming.senders.redescribe(event.planes)
+            anew = self.incoming.senders.redescribe(event.planes)
+            self.incoming.senders.greet_others(event.peer, anew, now_s, out)
         if self.peers.fenced(event.peer, event.fenced, now_s):
             self.outgoing.receivers.gone(event.peer, now_s, out)
             self.incoming.senders.gone(event.peer, now_s, out)

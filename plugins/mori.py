@@ -15,6 +15,7 @@ from stagelink.adapters.mori import (
     xgmi_problem,
 )
 from stagelink.adapters.shm import LockLiveness, sweep
+from stagelink.plugins.devices import space_of_torch
 
 if TYPE_CHECKING:
     from stagelink.config import Config
@@ -33,7 +34,7 @@ def liveness(context: BackendContext) -> Liveness:
 
 def xgmi_provider(context: BackendContext) -> MemoryProvider:
     """Memory of a GPU."""
-    return DeviceMemoryProvider(context.config.mori.memory_pool_device or GPU)
+    return DeviceMemoryProvider(context.config.mori.memory_pool_device or GPU, space_of_torch)
 
 
 def xgmi(context: BackendContext) -> DataPlane:
@@ -51,7 +52,9 @@ def xgmi_probe(context: BackendContext) -> str:
 def rdma_provider(context: BackendContext) -> MemoryProvider:
     """Memory of the host, or of a GPU where that is asked for."""
     device = context.config.mori.memory_pool_device or CPU
-    return PinnedMemoryProvider() if device == CPU else DeviceMemoryProvider(device)
+    if device == CPU:
+        return PinnedMemoryProvider()
+    return DeviceMemoryProvider(device, space_of_torch)
 
 
 def rdma(context: BackendContext) -> DataPlane:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sims import verbsim
+from tests.mori.real import ROOT, Far, Side
 
 from stagelink.plugins.conformance.meeting import Meeting
 
@@ -16,18 +16,40 @@ if TYPE_CHECKING:
 
     from stagelink.plugins.conformance.plane import MakeParty
 
-# Read when the engine is loaded. It would take XGMI for two GPUs of one host, whatever the test is
-# about; and its log goes to stdout.
-os.environ.setdefault("MORI_DISABLE_AUTO_XGMI", "1")
-os.environ.setdefault("MORI_IO_LOG_LEVEL", "critical")
-os.environ.setdefault("MORI_IO_CP_TIMEOUT_MS", "3000")  # how long a peer that connects may stall
-
-verbsim.setup()
+# How long a peer may stall while we connect to it; the engine reads it when it connects at first.
+os.environ.setdefault("MORI_IO_CP_TIMEOUT_MS", "3000")
 
 # Connectors of the conformance kit run in processes that import nothing of the tests.
-_root = Path(__file__).parents[2]
-_paths = [str(Path(__file__).parent / "children"), str(_root), str(_root / "src")]
+_paths = [str(Path(__file__).parent / "children"), str(ROOT), str(ROOT / "src")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*_paths, os.environ.get("PYTHONPATH", "")])
+
+
+@pytest.fixture
+def side() -> Iterator[Callable[..., Side]]:
+    """Makes engines of this process, which are ended after the test."""
+    made: list[Side] = []
+
+    def make(*arguments: Any, **settings: Any) -> Side:
+        made.append(Side(*arguments, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def far() -> Iterator[Callable[..., Far]]:
+    """Makes engines in processes of their own, which are ended after the test."""
+    made: list[Far] = []
+
+    def make(*arguments: Any, **settings: Any) -> Far:
+        made.append(Far(*arguments, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.process.end()
 
 
 @pytest.fixture
