@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stagelink.core.errors import Reason
 from stagelink.core.events import (
     Abandon,
+    Ashore,
     Attached,
     Await,
     CancelKey,
@@ -24,14 +25,17 @@ from stagelink.core.events import (
     Failure,
     Fenced,
     Get,
+    Lend,
     PlaneReset,
     Poll,
     Probed,
     Publish,
     Received,
     Release,
+    Repay,
     Reserve,
     StopGet,
+    Strand,
     TimePassed,
     Untaken,
     Withdraw,
@@ -41,7 +45,7 @@ from stagelink.core.handshake.watch import Peers
 from stagelink.core.incoming import Incoming
 from stagelink.core.messages import Declined, Hello, Lost, Packet
 from stagelink.core.outgoing import Outgoing
-from stagelink.core.pool import SEND, Pool
+from stagelink.core.pool import Pool
 from stagelink.core.timers import Timers
 
 if TYPE_CHECKING:
@@ -67,6 +71,10 @@ class Endpoint:
         self._handlers: dict[type, Callable[..., None]] = {
             Reserve: self._reserve,
             Abandon: self._abandon,
+            Strand: self._strand,
+            Ashore: self._ashore,
+            Lend: self.outgoing.loans.lend,
+            Repay: self.outgoing.loans.repay,
             Publish: self.outgoing.publish,
             Withdraw: self.outgoing.withdraw,
             Get: self.incoming.get,
@@ -127,13 +135,21 @@ class Endpoint:
     # --- commands ------------------------------------------------------------------------
 
     def _reserve(self, event: Reserve, now_s: float, out: list[Action]) -> None:
-        room = self.pool.reserve(2 * event.ticket, event.size, SEND, event.deadline_s, now_s)
+        room = self.pool.reserve(2 * event.ticket, event.size, event.use, event.deadline_s, now_s)
         if room is not None:
             out.append(Complete(event.ticket, room))
 
     def _abandon(self, event: Abandon, now_s: float, out: list[Action]) -> None:
         del now_s
         self._granted(self.pool.free(event.block), out)
+
+    def _strand(self, event: Strand, now_s: float, out: list[Action]) -> None:
+        del now_s
+        self._granted(self.pool.quarantine(event.block, {event.transfer}), out)
+
+    def _ashore(self, event: Ashore, now_s: float, out: list[Action]) -> None:
+        del now_s
+        self._granted(self.pool.ended(event.transfer), out)
 
     def _untaken(self, event: Untaken, now_s: float, out: list[Action]) -> None:
         if self.closed:
@@ -158,11 +174,14 @@ class Endpoint:
     def _shut(self) -> None:
         """From now on what would begin something is refused."""
         self.closed = True
-        self._handlers.update(dict.fromkeys((Reserve, Publish, Get, Poll, Await), self._refuse))
+        self._handlers.update(
+            dict.fromkeys((Reserve, Lend, Publish, Get, Poll, Await), self._refuse)
+        )
 
     def _refuse(
-        self, event: Reserve | Publish | Get | Poll | Await, now_s: float, out: list[Action]
-    ) -> None:
+        self, event: Reserve | Lend | Publish | Get | Poll | Await, now_s: float,
+        out: list[Action],
+    ) -> None:  # fmt: skip
         del now_s
         if isinstance(event, Publish) and event.block is not None:
             self._granted(self.pool.free(event.block), out)
@@ -206,7 +225,8 @@ class Endpoint:
 
     def _fenced(self, event: Fenced, now_s: float, out: list[Action]) -> None:
         if event.planes:  # before anybody is greeted with them
-            self.incoming.senders.redescribe(event.planes)
+            anew = self.incoming.senders.redescribe(event.planes)
+            self.incoming.senders.greet_others(event.peer, anew, now_s, out)
         if self.peers.fenced(event.peer, event.fenced, now_s):
             self.outgoing.receivers.gone(event.peer, now_s, out)
             self.incoming.senders.gone(event.peer, now_s, out)

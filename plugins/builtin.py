@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from stagelink.ports import ControlChannel, DataPlane, Liveness, MemoryProvider
 
 _HERE = "stagelink.plugins.builtin:"
+_DEVICES = "stagelink.plugins.devices:"
+_MORI = "stagelink.plugins.mori:"
 
 
 @hookimpl
 def stagelink_backends() -> list[Backend]:
-    """Shared memory in both modes, and the in-process reference in both."""
+    """Shared memory and the in-process reference in both modes, GPUs, Mori on both fabrics."""
     shm = (_HERE + "shm_provider", _HERE + "shm_liveness", _HERE + "shm_probe")
     memory = (_HERE + "memory_provider", _HERE + "memory_liveness")
     return [
@@ -36,6 +38,20 @@ def stagelink_backends() -> list[Backend]:
         Backend(
             "memory-write", "one process: senders copy into the reader's pool", "memory",
             memory[0], _HERE + "memory_write", memory[1],
+        ),
+        Backend(
+            "device_ipc", "one host: readers map the sender's pool on its GPU", "zmq",
+            _DEVICES + "provider", _DEVICES + "ipc", shm[1], _DEVICES + "probe",
+        ),
+        Backend(
+            "mori-xgmi", "one host: GPUs write into the reader's GPU, by AMD's Mori", "zmq",
+            _MORI + "xgmi_provider", _MORI + "xgmi", _MORI + "liveness",
+            _MORI + "xgmi_probe",
+        ),
+        Backend(
+            "mori-rdma", "many hosts: NICs write into the reader's pool, by AMD's Mori", "zmq",
+            _MORI + "rdma_provider", _MORI + "rdma", _MORI + "liveness",
+            _MORI + "rdma_probe",
         ),
     ]  # fmt: skip
 

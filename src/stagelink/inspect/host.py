@@ -95,16 +95,6 @@ def rdma(folder: Path = Path("/sys/class/infiniband")) -> Check:
     return Check("RDMA", True if active else None, "; ".join(found), remedy)
 
 
-def mori() -> Check:
-    """Mori, by name and version only: importing it may take hardware."""
-    if find_spec("mori") is None:
-        return Check("Mori", None, "not installed")
-    try:
-        return Check("Mori", True, version("amd-mori"))
-    except PackageNotFoundError:
-        return Check("Mori", True, "installed, its version is unknown")
-
-
 def gpus(*, ask_torch: bool = False) -> Check:
     """GPUs, by the drivers' traces; or by torch, in a process of its own: that takes seconds."""
     if ask_torch:
