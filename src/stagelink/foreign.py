@@ -94,7 +94,9 @@ class Store:
 
     def memory(self, block: Block) -> memoryview:
         """The bytes of a block."""
-        return self._driver.parts.memory.buffer[block.offset : block.offset + block.size]
+        start = block.offset
+        found: memoryview = self._driver.parts.memory.buffer[start : start + block.size]
+        return found
 
     def free(self, block: Block) -> None:
         """Take a block back."""
