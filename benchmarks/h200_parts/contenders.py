@@ -191,6 +191,9 @@ class RawMori:
         self.engine.register_remote_engine(mi.EngineDesc.unpack(bytes.fromhex(told["engine"])))
         self._far = mi.MemoryDesc.unpack(bytes.fromhex(told["memory"]))
         self._session = self.engine.create_session(self._near, self._far)
+        if self._session is None:
+            msg = "the engine finds no way between the two memories"
+            raise RuntimeError(msg)
 
     def write(self, nbytes: int) -> None:
         """One write, waited for."""

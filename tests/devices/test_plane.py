@@ -8,7 +8,7 @@ import random
 import secrets
 
 import pytest
-from tests.devices.host import HANDLE, MEMORIES, ROOM, ipc, plain, space
+from tests.devices.host import HANDLE, MEMORIES, ROOM, ipc, space
 
 from stagelink.adapters.device import DevicePoolProvider
 from stagelink.adapters.device_ipc import DeviceIpcPlane
@@ -25,7 +25,7 @@ PAGE = 4096
 def party(size: int) -> Party:
     """A party with a pool of *size* bytes on the device."""
     instance = secrets.token_bytes(16)
-    memory = DevicePoolProvider(plain()).allocate(size)
+    memory = DevicePoolProvider(space()).allocate(size)
     return Party(instance, DeviceIpcPlane(instance, ipc), memory)
 
 
