@@ -118,8 +118,8 @@ class ForeignStore(Protocol):
         """A block of *size* bytes now, or why there is none."""
         ...
 
-    def memory(self, block: Block) -> memoryview:
-        """The bytes of a block, writable.
+    def fill(self, block: Block, data: memoryview) -> None:
+        """Copy host bytes to the beginning of a block; they are there afterwards.
 
         Raises:
             TransportError: the pool is closed.

@@ -243,7 +243,7 @@ class Server:
             self._figures.no_room += 1
             return None
         try:
-            self._store.memory(block)[: len(data)] = data
+            self._store.fill(block, data)
         except TransportError:
             self._store.free(block)
             return None

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
+from stagelink.adapters.msgspec.device import header_of
 from stagelink.adapters.vllm_omni_mori import values
 from stagelink.adapters.vllm_omni_mori.dialect import Dialect, Place
 from stagelink.adapters.vllm_omni_mori.frames import request_id
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from stagelink.calls import Accounted, Calls
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
+    from stagelink.core.payload import Layout
     from stagelink.ports import ForeignWriter, Serializer
 
 _READER = "@dialect"
@@ -92,11 +94,14 @@ class Store:
             return found
         return Refusal(True, size, 1, 0, 0, 0, 0, 0.0)
 
-    def memory(self, block: Block) -> memoryview:
-        """The bytes of a block."""
-        start = block.offset
-        found: memoryview = self._driver.parts.memory.buffer[start : start + block.size]
-        return found
+    def fill(self, block: Block, data: memoryview) -> None:
+        """Copy host bytes to the beginning of a block."""
+        memory = self.memory(block)
+        memory[: len(data)] = data if isinstance(memory, memoryview) else bytes(data)
+
+    def memory(self, block: Block) -> Any:  # noqa: ANN401 - a memoryview, or device bytes
+        """The bytes of a block, on the host or on a device."""
+        return self._driver.parts.memory.buffer[block.offset : block.offset + block.size]
 
     def free(self, block: Block) -> None:
         """Take a block back."""
@@ -114,17 +119,17 @@ class Store:
         """The value, and where it lies if it is nothing but a run of bytes in the pool."""
         block, size = found.block, found.size
         data = memoryview(found.body or b"") if block is None else self.memory(block)
+        if block is not None and not isinstance(data, memoryview):
+            lent, _ = data.lend(size)
+            layout = layouts.layout_of(header_of(lent, size), size)
+            return _placed(self._serializer.load(lent, size), block, layout)
         raw = self._wrapping.unpacked(data, size) if data[: len(BARE)] != BARE else None
         if raw is not None:
             return self._serializer.load(raw, len(raw)), None
         value = self._serializer.load(data, size, writable=not data.readonly)
         if block is None:
             return value, None
-        layout = layouts.parse(data, size)
-        if len(layout.buffers) != 1 or layout.buffers[0][0] != values.plain_size(value):
-            return value, None
-        offset = block.offset + layout.offsets[0]
-        return value, RegionRef(block.pool, offset, layout.buffers[0][0])
+        return _placed(value, block, layouts.parse(data, size))
 
 
 class Foreign:
@@ -204,12 +209,17 @@ class Foreign:
         driver, block = self._calls.driver, landed.block
         try:
             memory = self._store.memory(block)
-            buffer = (ctypes.c_char * landed.size).from_buffer(memory)
+            buffer: Any
+            last: object
+            if isinstance(memory, memoryview):
+                buffer = last = (ctypes.c_char * landed.size).from_buffer(memory)
+            else:  # released once the device is done with it as well
+                buffer, last = memory.lend(landed.size)
         except BaseException:
             driver.submit(Abandon(block))
             self._calls.check_usable()
             raise
-        finalize(buffer, driver.post, Abandon(block)).atexit = False
+        finalize(last, driver.post, Abandon(block)).atexit = False
         payload = Payload(driver, _Plain() if landed.plain else _Packed(), key)
         payload._hold(buffer, 0, 0, landed.size, True)  # noqa: SLF001 - made here too
         driver.counters.gets.add(call.from_stage, landed.size, driver.clock() - call.start_s)
@@ -219,8 +229,10 @@ class Foreign:
 class _Plain:
     """Loads bytes as they are: the dialect says nothing of what they mean."""
 
-    def load(self, buffer: Any, size: int, *, writable: bool = True) -> memoryview:  # noqa: ANN401
-        """A view."""
+    def load(self, buffer: Any, size: int, *, writable: bool = True) -> Any:  # noqa: ANN401
+        """A memoryview, or a uint8 tensor where they lie on a device."""
+        if getattr(buffer, "on_device", False):
+            return buffer.tensor(0, size)
         view = memoryview(buffer).cast("B")[:size]
         return view if writable else view.toreadonly()
 
@@ -231,7 +243,17 @@ class _Packed:
     def load(self, buffer: Any, size: int, *, writable: bool = True) -> Any:  # noqa: ANN401
         """The value."""
         del writable
+        if getattr(buffer, "on_device", False):
+            return values.decode(buffer.host(0, size))
         return values.decode(memoryview(buffer).cast("B")[:size])
+
+
+def _placed(value: Any, block: Block, layout: Layout) -> tuple[Any, RegionRef | None]:  # noqa: ANN401
+    """The value, and where it lies if it is one run of bytes."""
+    if len(layout.buffers) != 1 or layout.buffers[0][0] != values.plain_size(value):
+        return value, None
+    offset = block.offset + layout.offsets[0]
+    return value, RegionRef(block.pool, offset, layout.buffers[0][0])
 
 
 def build(
