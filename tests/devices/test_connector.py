@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from tests.devices.host import HostDevice
 
 from stagelink.plugins import manager
 from stagelink.plugins.conformance.connector import ConnectorContract
+
+pytest.importorskip("torch", reason="these values are tensors, and torch is an extra")
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

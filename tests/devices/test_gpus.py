@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 import stagelink
 from stagelink.adapters.device import (
@@ -27,6 +26,10 @@ from stagelink.plugins.conformance.connector import ConnectorContract
 from stagelink.plugins.conformance.elsewhere import Elsewhere
 from stagelink.plugins.conformance.kit import eventually, is_whole
 from stagelink.plugins.conformance.plane import DataPlaneContract, MakeParty, Party
+
+pytest.importorskip("torch", reason="these values are tensors, and torch is an extra")
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

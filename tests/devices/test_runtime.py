@@ -161,5 +161,6 @@ def test_without_a_runtime_the_error_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "nonsense", "meta", ""])
 def test_a_pool_device_that_is_none_is_refused(name: str) -> None:
+    pytest.importorskip("torch")
     with pytest.raises(ConfigError, match="pool_device"):
         find_device(name)
