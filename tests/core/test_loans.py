@@ -175,7 +175,7 @@ STEPS: Any = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(STEPS, st.sampled_from([1, 2, None]))
 def test_whatever_happens_no_lent_byte_is_reused_and_nothing_is_left(
     steps: list[tuple[str, str]], readers: int | None

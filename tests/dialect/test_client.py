@@ -318,7 +318,7 @@ class Walk:
         self.world.outcomes.clear()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(STEP, max_size=60))
 def test_whatever_happens_every_wait_ends_and_every_byte_comes_back(steps: list[Any]) -> None:
     walk = Walk()

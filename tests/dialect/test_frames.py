@@ -127,7 +127,7 @@ def test_a_field_that_a_later_version_adds_is_passed_over() -> None:
     assert isinstance(frames.decode_request(changed(tp_rank=3)), Pull)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200) | st.sampled_from([b for _, b in GOLDEN]), st.data())
 def test_whatever_comes_is_a_frame_or_refused(body: bytes, data: Any) -> None:
     spoilt = bytearray(body)

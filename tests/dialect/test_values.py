@@ -41,7 +41,7 @@ class Point:
     y: int
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TREES)
 def test_plain_trees_pass_there_and_back(tree: Any) -> None:
     form = values.encode({"tree": tree})
