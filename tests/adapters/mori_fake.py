@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import itertools
+import os
 import threading
 from types import ModuleType
 from typing import Any
@@ -193,6 +194,7 @@ class Knobs:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.engines: dict[str, IOEngine] = {}
+        self.nics: list[str | None] = []
         self.gate = threading.Event()
         self.gate.set()
         self.failures: list[tuple[StatusCode, str]] = []
@@ -231,6 +233,7 @@ class IOEngine:
             raise RuntimeError(self.knobs.refuse_backend)
         self.backend = kind
         self.knobs.calls.append(("backend", kind.name, config.settings))
+        self.knobs.nics.append(os.environ.get("MORI_RDMA_DEVICES"))
 
     def remove_backend(self, kind: BackendType) -> None:
         if self.under_way and kind is BackendType.XGMI:
