@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from stagelink.ports import ControlChannel, DataPlane, Liveness, MemoryProvider
 
 _HERE = "stagelink.plugins.builtin:"
+_MORI = "stagelink.plugins.mori:"
 
 
 @hookimpl
 def stagelink_backends() -> list[Backend]:
-    """Shared memory in both modes, and the in-process reference in both."""
+    """Shared memory and the in-process reference, in both modes; Mori on both of its fabrics."""
     shm = (_HERE + "shm_provider", _HERE + "shm_liveness", _HERE + "shm_probe")
     memory = (_HERE + "memory_provider", _HERE + "memory_liveness")
     return [
@@ -36,6 +37,16 @@ def stagelink_backends() -> list[Backend]:
         Backend(
             "memory-write", "one process: senders copy into the reader's pool", "memory",
             memory[0], _HERE + "memory_write", memory[1],
+        ),
+        Backend(
+            "mori-xgmi", "one host: GPUs write into the reader's GPU, by AMD's Mori", "zmq",
+            _MORI + "xgmi_provider", _MORI + "xgmi", _MORI + "liveness",
+            _MORI + "xgmi_probe",
+        ),
+        Backend(
+            "mori-rdma", "many hosts: NICs write into the reader's pool, by AMD's Mori", "zmq",
+            _MORI + "rdma_provider", _MORI + "rdma", _MORI + "liveness",
+            _MORI + "rdma_probe",
         ),
     ]  # fmt: skip
 

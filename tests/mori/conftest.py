@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.mori.real import Far, Side
+from tests.mori.real import ROOT, Far, Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+# Connectors of the conformance kit run in processes that import nothing of the tests.
+_paths = [str(ROOT / "tests" / "mori" / "children"), str(ROOT), str(ROOT / "src")]
+os.environ["PYTHONPATH"] = os.pathsep.join([*_paths, os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture

@@ -64,6 +64,7 @@ void events_purge(struct events *events, void *object) {
 void events_close(struct events *events) {
   while (events->first) events_purge(events, events->first->object);
   close(events->fd);
+  events->fd = -1; /* whoever is left tells nobody, and never whose number it is next */
 }
 
 /* --- open devices --------------------------------------------------------------------------- */
@@ -104,12 +105,11 @@ EXPORT int ibv_close_device(struct ibv_context *context) {
   while (*place && *place != closed) place = &(*place)->next;
   if (*place) *place = closed->next;
   UNLOCK(lock);
-  if (closed->uses) { /* a leak is better than a leaked pair that points at freed memory */
+  events_close(&closed->events); /* the real one closes its descriptors whatever is left, too */
+  if (closed->uses) /* a leak is better than a leaked pair that points at freed memory */
     TRACE(1, "%s closed with %d objects left", context->device->name, closed->uses);
-    return 0;
-  }
-  events_close(&closed->events);
-  free(closed);
+  else
+    free(closed);
   return 0;
 }
 
