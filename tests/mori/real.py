@@ -100,10 +100,18 @@ class Side:
         self.engine.register_remote_engine(mori.EngineDesc.unpack(described[0]))
         return mori.MemoryDesc.unpack(described[1])
 
+    def meet_only(self, described: tuple[bytes, bytes]) -> None:
+        """Make a peer's engine known; what is returned here can go to another process."""
+        self.meet(described)
+
     def write(self, there: Any, size: int = 64, *, at: int = 0, mine: int = 0) -> Any:
         """Begin a write of our memory into that one."""
         uid = self.engine.allocate_transfer_uid()
         return self.engine.write(self.memory, mine, there, at, size, uid)
+
+    def push(self, described: tuple[bytes, bytes], size: int, at: int = 0) -> tuple[str, str]:
+        """Write our first bytes there, wait, and tell how it ended."""
+        return ended(self.write(self.meet(described), size, at=at))
 
     def heard(self, key: str, uid: int) -> str:
         """How the transfer of that number ended that *key* told us of; empty if it has not."""
