@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 # test is about, and its log goes to stdout.
 os.environ.setdefault("MORI_DISABLE_AUTO_XGMI", "1")
 os.environ.setdefault("MORI_IO_LOG_LEVEL", "critical")
+# Copies overtake each other where streams and events allow it.
+os.environ.setdefault("HIPSIM_SHUFFLE", "1")
 
 verbsim.setup()
 

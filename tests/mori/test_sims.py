@@ -123,6 +123,42 @@ if __name__ == "__main__":
     )
 
 
+# --- streams -------------------------------------------------------------------------------------
+
+EIGHT_STREAMS = """
+import ctypes
+hip, byte = hipsim._hip(), hipsim.malloc(1)
+streams, events = (ctypes.c_void_p * 8)(), (ctypes.c_void_p * 8)()
+for i in range(8):
+    hip.hipStreamCreateWithFlags(ctypes.byref(streams, 8 * i), 1)
+    hip.hipEventCreateWithFlags(ctypes.byref(events, 8 * i), 2)
+
+def last_one(in_order):
+    with hipsim.held():
+        for i, (stream, event) in enumerate(zip(streams, events)):
+            stream, event = ctypes.c_void_p(stream), ctypes.c_void_p(event)
+            if in_order and i:
+                hip.hipStreamWaitEvent(stream, ctypes.c_void_p(events[i - 1]), 0)
+            for value in (100 + i, i):
+                hip.hipMemsetAsync(ctypes.c_void_p(byte), value, ctypes.c_size_t(1), stream)
+            hip.hipEventRecord(event, stream)
+    hip.hipDeviceSynchronize()
+    return hipsim.view(byte, 1)[0]
+
+print(sorted({last_one(False) for _ in range(40)}), {last_one(True) for _ in range(40)})
+"""
+
+
+@pytest.mark.parametrize(("seed", "last"), [("0", [7]), ("3", list(range(8)))])
+def test_streams_overtake_each_other_if_asked_to_and_events_hold_them(
+    seed: str, last: list[int]
+) -> None:
+    """What a stream does itself is never out of order."""
+    done = child(EIGHT_STREAMS, {"HIPSIM_SHUFFLE": seed})
+
+    assert done.stdout == f"{last} {{7}}\n", done.stderr
+
+
 # --- devices -------------------------------------------------------------------------------------
 
 
