@@ -133,13 +133,7 @@ CREDIT_MISTAKES = {
         _USED, Arrivals, "_misses", _answer_is_ignored
     ),
     "lent: for ever": Mutation(SMALL["credit: never used"], Lending, "idle_due", _nothing),
-    "lent: a get without room is left": Mutation(
-        SMALL["credit: no room"], Lending, "make_room", _nothing
-    ),
     "lent: without a limit": Mutation(
         LARGE["credit: two lent"], Lending, "_may_lend", _lend_without_limit
-    ),
-    "lent: still believed in after a greeting": Mutation(
-        _CUT, Lending, "revoke", _nothing
     ),
 }  # fmt: skip

@@ -18,8 +18,10 @@ def nobody_has_more_than_a_share(endpoint: Endpoint) -> None:
     lent = endpoint.incoming.fetches.lent_bytes
     if lent != sum(f.block.size for f in endpoint.incoming.fetches.all() if f.lent and f.block):
         raise Violation(f"16 {lent} bytes are not what is lent")
-    if lent > endpoint.settings.credit_share * capacity:
-        raise Violation(f"16 {lent} bytes of {capacity} are lent")
+    for peer in endpoint.incoming.fetches.borrowers:
+        to_peer = sum(f.block.size for f in endpoint.incoming.fetches.lent_to(peer) if f.block)
+        if 2 * to_peer > endpoint.settings.credit_share * capacity:
+            raise Violation(f"16 {to_peer} bytes of {capacity} are lent to {peer!r}")
     for peer, blocks in (*_written(endpoint).items(), *_offered(endpoint).items()):
         if len(blocks) > 1 and sum(blocks) > share * capacity:
             raise Violation(f"16 {peer!r} has blocks of {blocks} bytes out of {capacity}")
