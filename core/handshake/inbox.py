@@ -83,7 +83,7 @@ class Inbox:
         self._bytes, self.forgot = 0, False
 
     def _evict(self, newest: str) -> None:
-        """Forget the oldest, but not *newest*: a get may wait for it, and is yet to be given it."""
+        """Forget the oldest, but not *newest*: a get that waits is yet to be given it."""
         for key, known in list(self.by_key.items()):
             if len(self.by_key) <= self._limit and self._bytes <= INBOX_BYTES:
                 return

@@ -139,8 +139,9 @@ def _lent(endpoint: Endpoint) -> int:
 
 def _credits(endpoint: Endpoint) -> dict[str, int]:
     """What is lent on either side, and how many puts have made use of it."""
-    outgoing = endpoint.outgoing
+    outgoing, sources = endpoint.outgoing, endpoint.incoming.sources.values()
     return {
+        "takers": sum(source.grants.agreed for source in sources),
         "lent_blocks": _lent(endpoint),
         "lent_bytes": endpoint.incoming.fetches.lent_bytes,
         "borrowed_blocks": sum(len(r.grants.free) for r in outgoing.readers.values()),
