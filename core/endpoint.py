@@ -45,7 +45,7 @@ from stagelink.core.handshake.watch import Peers
 from stagelink.core.incoming import Incoming
 from stagelink.core.messages import Declined, Hello, Lost, Packet
 from stagelink.core.outgoing import Outgoing
-from stagelink.core.pool import Pool
+from stagelink.core.pool import Block, Pool
 from stagelink.core.timers import Timers
 from stagelink.core.values import NO_INSTANCE
 
@@ -101,6 +101,7 @@ class Endpoint:
             "fetch": self.incoming.endings.fetch_due,
             "wait": self.incoming.endings.wait_due,
             "kept": self.incoming.deliveries.kept_due,
+            "idle": self.incoming.idle_due,
             "greet": self.incoming.senders.greet_due,
             "ack": self.incoming.senders.ack_due,
             "first": self.incoming.senders.first_due,
@@ -140,6 +141,8 @@ class Endpoint:
         room = self.pool.reserve(2 * event.ticket, event.size, event.use, event.deadline_s, now_s)
         if room is not None:
             out.append(Complete(event.ticket, room))
+        if not isinstance(room, Block):
+            self.incoming.make_room(out)
 
     def _abandon(self, event: Abandon, now_s: float, out: list[Action]) -> None:
         del now_s
@@ -176,6 +179,7 @@ class Endpoint:
     def _shut(self) -> None:
         """From now on what would begin something is refused."""
         self.closed = True
+        self.incoming.lend_no_more()
         self._handlers.update(
             dict.fromkeys((Reserve, Lend, Publish, Get, Poll, Await), self._refuse)
         )
