@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KITS = """
-aborts calls channel channel_deaths compressor deaths connector elsewhere ends kit listening meeting parties plane plane_deaths
+aborts calls channel channel_deaths compressor connector credits deaths elsewhere ends kit listening meeting parties plane plane_deaths
 plane_ends readers
 """
 
