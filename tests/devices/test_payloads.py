@@ -331,6 +331,21 @@ def test_a_loan_ends_only_once_the_streams_that_used_it_are_done() -> None:
     assert streams.waited == ["first", "second", "third"]
 
 
+def test_another_thread_copies_in_the_order_of_the_callers_stream() -> None:
+    streams = HeldStreams()
+    streams.done.set()
+    held = space(streams)
+    pool = DevicePoolProvider(held).allocate(MIB)
+    staged = DeviceSerializer(held).stage(torch.arange(1000))
+    streams.stream = "the worker's"
+    thread = threading.Thread(target=staged.write, args=(pool.buffer[: staged.size],))
+    thread.start()
+    thread.join(10)
+
+    assert streams.waited == ["first"]
+    assert streams.stream == "the worker's"
+
+
 def test_a_put_is_published_only_once_it_is_copied() -> None:
     streams = HeldStreams()
     held = space(streams)
