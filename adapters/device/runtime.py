@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 HANDLE_BYTES = 64
 LAZY_PEER_ACCESS = 1
+WHEREVER = 4
+"""The direction of a copy that the runtime tells by the addresses."""
+
 LIBRARIES = {"cuda": "libcudart", "hip": "libamdhip64"}
 """How the library of a runtime is called; its functions begin with the runtime's name."""
 
@@ -39,6 +42,14 @@ class Memories(Protocol):
 
     def free(self, index: int, address: int) -> None:
         """Give an allocation back, at the latest when nothing queued uses it."""
+        ...
+
+    def fetch(self, address: int, nbytes: int, stream: int) -> bytearray:
+        """Host bytes of a device's, copied on *stream* and waited for there."""
+        ...
+
+    def send(self, address: int, data: bytes | bytearray, stream: int) -> None:
+        """Queue a copy of host bytes to a device on *stream*; *data* stays until it is done."""
         ...
 
     def share(self, index: int, address: int) -> bytes:
@@ -116,6 +127,20 @@ class Runtime:
         with self._on(index):
             self._function("Free")(ctypes.c_void_p(address))
 
+    def fetch(self, address: int, nbytes: int, stream: int) -> bytearray:
+        """Without torch's way of making a stream current, which takes as long as the copy."""
+        found = bytearray(nbytes)
+        if nbytes:
+            place = (ctypes.c_char * nbytes).from_buffer(found)
+            self._copy(ctypes.addressof(place), address, nbytes, stream)
+            self._call("StreamSynchronize", ctypes.c_void_p(stream))
+        return found
+
+    def send(self, address: int, data: bytes | bytearray, stream: int) -> None:
+        """CUDA reads pageable memory before the call returns, HIP need not."""
+        if data:
+            self._copy(address, _address_of(data), len(data), stream)
+
     def share(self, index: int, address: int) -> bytes:
         """The handle."""
         handle = _Handle()
@@ -144,6 +169,13 @@ class Runtime:
         with self._on(index):
             failed = self._ranges(ctypes.byref(base), ctypes.byref(size), ctypes.c_void_p(address))
         return 0 if failed or base.value is None else base.value + size.value - address
+
+    def _copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Whatever device is current: a copy belongs to its stream's."""
+        self._call(
+            "MemcpyAsync", ctypes.c_void_p(target), ctypes.c_void_p(source),
+            ctypes.c_size_t(nbytes), ctypes.c_int(WHEREVER), ctypes.c_void_p(stream),
+        )  # fmt: skip
 
     def _on(self, index: int) -> AbstractContextManager[Any]:
         """The calling thread's device is *index* within it, and its own again afterwards.
@@ -177,6 +209,12 @@ class Runtime:
             self._function("GetLastError")()  # or the next kernel of the user's would report it
             msg = f"{self.name}{name} failed with {failed}: {words.decode(errors='replace')}"
             raise TransportError(msg, reason=Reason.FAILED)
+
+
+def _address_of(data: bytes | bytearray) -> int:
+    if isinstance(data, bytearray):
+        return ctypes.addressof(ctypes.c_char.from_buffer(data))
+    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
 
 def find(maps: Iterable[str], name: str) -> str:

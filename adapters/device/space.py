@@ -90,21 +90,18 @@ class Space:
         """Copy *parts*, then wait for these copies alone."""
         sources = [source for _, source in parts if hasattr(source, "device")]
         with self.streams.after(sources):
-            for offset, source in parts:
-                copy(target, offset, source)
             stream = self.streams.current()
+            handle = self.streams.handle(stream)
+            for offset, source in parts:
+                if hasattr(source, "device"):
+                    copy(target, offset, source)
+                else:
+                    self.runtime.send(target.address + offset, source, handle)
         self.streams.wait(stream)
 
     def download(self, source: DeviceBytes, offset: int, nbytes: int) -> bytearray:
         """Host bytes of a part, whose writes are done: the caller's stream is not waited for."""
-        import torch  # noqa: PLC0415 - heavy
-
-        found = bytearray(nbytes)
-        if nbytes:
-            place = torch.frombuffer(found, dtype=torch.uint8)
-            with self.streams.after(()):
-                place.copy_(source.tensor(offset, nbytes))
-        return found
+        return self.runtime.fetch(source.address + offset, nbytes, self.streams.aside())
 
     def upload(self, data: memoryview) -> Any:  # noqa: ANN401 - a torch tensor
         """A copy of host bytes on the device, in the order of the current stream."""
@@ -125,14 +122,9 @@ class Space:
 
 
 def copy(target: DeviceBytes, offset: int, source: Any) -> None:  # noqa: ANN401
-    """Queue the copy of host bytes, or of a tensor of any strides bit by bit, in C order."""
+    """Queue the copy of a tensor of any strides, bit by bit, in C order."""
     import torch  # noqa: PLC0415 - heavy
 
-    if not isinstance(source, torch.Tensor):
-        if len(source):
-            flat = torch.frombuffer(bytearray(source), dtype=torch.uint8)
-            target.tensor(offset, len(source)).copy_(flat, non_blocking=True)
-        return
     if not source.numel():
         return
     plain = source.detach().resolve_conj().resolve_neg()

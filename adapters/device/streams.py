@@ -25,6 +25,14 @@ class Streams(Protocol):
         """Return once what is queued on *stream* now is done; other streams go on."""
         ...
 
+    def aside(self) -> int:
+        """The runtime's handle of a stream that nobody else queues anything on."""
+        ...
+
+    def handle(self, stream: Any) -> int:  # noqa: ANN401 - a stream
+        """The runtime's handle of *stream*."""
+        ...
+
     def after(self, sources: Sequence[Any]) -> AbstractContextManager[Any]:
         """Within it, what is queued on our device comes after what each *source* tensor awaits.
 
@@ -50,6 +58,8 @@ class TorchStreams:
 
     def wait(self, stream: Any) -> None:  # noqa: ANN401 - a torch stream
         """By an event; asks it for a moment, then sleeps until the device interrupts."""
+        if stream.query():
+            return
         event: Any = self._cuda.Event(blocking=True)
         event.record(stream)
         until_s = time.perf_counter() + SPIN_S
@@ -57,6 +67,14 @@ class TorchStreams:
             if time.perf_counter() > until_s:
                 event.synchronize()
                 return
+
+    def aside(self) -> int:
+        """Of torch's pool, whose streams wait for no other."""
+        return self.handle(self._private())
+
+    def handle(self, stream: Any) -> int:  # noqa: ANN401 - a torch stream
+        """As torch knows it; 0 is the default one."""
+        return int(stream.cuda_stream)
 
     def after(self, sources: Sequence[Any]) -> AbstractContextManager[Any]:
         """The caller's stream if all *sources* are ours, else one of our own.
@@ -69,12 +87,16 @@ class TorchStreams:
         if homes == {self._index}:
             ours: AbstractContextManager[Any] = self._cuda.device(self._index)
             return ours
+        private = self._private()
+        if self._index in homes:
+            private.wait_stream(self.current())
+        aside: AbstractContextManager[Any] = self._cuda.stream(private)
+        return aside
+
+    def _private(self) -> Any:  # noqa: ANN401 - a torch stream
         if self._aside is None:
             self._aside = self._cuda.Stream(self._index)
-        if self._index in homes:
-            self._aside.wait_stream(self.current())
-        aside: AbstractContextManager[Any] = self._cuda.stream(self._aside)
-        return aside
+        return self._aside
 
 
 class NoStreams:
@@ -86,6 +108,15 @@ class NoStreams:
 
     def wait(self, stream: Any) -> None:  # noqa: ANN401 - nothing
         """It is done."""
+
+    def aside(self) -> int:
+        """None is needed."""
+        return 0
+
+    def handle(self, stream: Any) -> int:  # noqa: ANN401 - nothing
+        """None is needed."""
+        del stream
+        return 0
 
     def after(self, sources: Sequence[Any]) -> AbstractContextManager[Any]:
         """They are ready."""

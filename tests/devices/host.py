@@ -49,6 +49,14 @@ class HostMemories:
         self.calls["free"] += 1
         self._gone(address)
 
+    def fetch(self, address: int, nbytes: int, stream: int) -> bytearray:
+        """At once."""
+        return bytearray(ctypes.string_at(address, nbytes))
+
+    def send(self, address: int, data: bytes | bytearray, stream: int) -> None:
+        """At once."""
+        ctypes.memmove(address, bytes(data), len(data))
+
     def share(self, index: int, address: int) -> bytes:
         """Which file it is."""
         mapping, descriptor = self._maps[address]
@@ -110,24 +118,6 @@ MEMORIES = HostMemories()
 def space(streams: Any = None) -> Space:
     """The device."""
     return Space(MEMORIES, streams or NoStreams(), dlpack.CPU)
-
-
-class PlainSpace(Space):
-    """The device, its bytes copied without torch, which takes seconds to load."""
-
-    def fill(self, target: Any, parts: Any) -> None:
-        """Host bytes only."""
-        for offset, source in parts:
-            ctypes.memmove(target.address + offset, bytes(source), len(source))
-
-    def download(self, source: Any, offset: int, nbytes: int) -> bytearray:
-        """At once."""
-        return bytearray(ctypes.string_at(source.address + offset, nbytes))
-
-
-def plain() -> Space:
-    """The device for tests that make no tensors."""
-    return PlainSpace(MEMORIES, NoStreams(), dlpack.CPU)
 
 
 class HostDevice:

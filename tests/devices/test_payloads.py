@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 from tests.devices.host import HeldStreams, HostDevice, space
 
 import stagelink
@@ -22,6 +21,10 @@ from stagelink.core.errors import ConfigError, PayloadError
 from stagelink.plugins import Manager
 from stagelink.plugins.conformance.elsewhere import Elsewhere
 from stagelink.plugins.conformance.kit import eventually, is_whole
+
+pytest.importorskip("torch", reason="these values are tensors, and torch is an extra")
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from tests.devices.host import plain
+from tests.devices.host import space
 
 from stagelink.adapters.device import RuntimeIpc, find_device
 from stagelink.adapters.device.runtime import Runtime, find
@@ -39,6 +39,11 @@ class Function:
             ctypes.memmove(ctypes.addressof(arguments[0]._obj), bytes(range(64)), 64)
         if self._name.endswith("IpcOpenMemHandle"):
             self._library.opened.append((bytes(arguments[1]), arguments[2].value))
+        if self._name.endswith("MemcpyAsync"):
+            self._library.copied.append(tuple(argument.value for argument in arguments[2:]))
+            if arguments[0].value == 0x7000:
+                sent = ctypes.string_at(arguments[1].value, arguments[2].value)
+                self._library.sent.append(sent)
         if self._name.endswith("MemGetInfo"):
             arguments[0]._obj.value, arguments[1]._obj.value = 1000, 2000
         if self._name.endswith("MemGetAddressRange"):
@@ -53,6 +58,8 @@ class Library:
         self.called: list[str] = []
         self.on: list[int] = []
         self.opened: list[tuple[bytes, int]] = []
+        self.sent: list[bytes] = []
+        self.copied: list[tuple[int, ...]] = []
         self.fails = 0
         self.device = -1
 
@@ -90,6 +97,22 @@ def test_each_call_is_the_runtimes_own_on_the_device_that_it_is_for() -> None:
     assert library.opened == [(bytes(range(64)), 1)], "peer access is to be enabled"
 
 
+def test_host_bytes_are_copied_on_the_stream_that_is_named() -> None:
+    library = Library()
+    runtime = Noted(library, "cuda")
+
+    runtime.send(0x7000, b"abc", 5)
+    assert runtime.fetch(0x7000, 7, 6) == bytes(7)
+    runtime.send(0x7000, bytearray(b"defg"), 5)
+    runtime.send(0x7000, b"", 5)
+    assert runtime.fetch(0x7000, 0, 6) == b""
+
+    copy = "cudaMemcpyAsync"
+    assert library.called == [copy, copy, "cudaStreamSynchronize", copy]
+    assert library.copied == [(3, 4, 5), (7, 4, 6), (4, 4, 5)]
+    assert library.sent == [b"abc", b"defg"]
+
+
 def test_a_failing_call_names_itself_and_leaves_no_error_behind() -> None:
     library = Library()
     runtime = Noted(library, "cuda")
@@ -102,7 +125,7 @@ def test_a_failing_call_names_itself_and_leaves_no_error_behind() -> None:
 
 def test_what_cannot_be_opened_or_shared_has_a_remedy() -> None:
     library = Library()
-    device = plain()
+    device = space()
     device.runtime = Noted(library, "hip")
     library.fails = 17
     with pytest.raises(TransportError, match="the peer must live"):
@@ -138,5 +161,6 @@ def test_without_a_runtime_the_error_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "nonsense", "meta", ""])
 def test_a_pool_device_that_is_none_is_refused(name: str) -> None:
+    pytest.importorskip("torch")
     with pytest.raises(ConfigError, match="pool_device"):
         find_device(name)
