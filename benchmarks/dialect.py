@@ -1,6 +1,6 @@
 """The dialect against vLLM-Omni's own connector, both directions, on Mori's real engine.
 
-Three stages: theirs puts to ours, ours puts to theirs; two processes, each on its device. Every
+Three stages: theirs puts to ours, ours puts to theirs; two processes, each on its device if there are two. Every
 payload is compared bit for bit, then small ones are timed. Their class is loaded unmodified from
 the released wheel (``pip download vllm-omni==0.30.0 --no-deps``).
 
@@ -204,7 +204,8 @@ def serve(asked: argparse.Namespace) -> None:
 
     if not torch.cuda.is_available():  # they pin the pool whether or not there is a GPU
         torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[assignment, method-assign]
-    device = "cuda:1" if asked.fabric == "xgmi" else "cpu"
+    last_gpu = min(1, torch.cuda.device_count() - 1)  # with one GPU both ends are on it
+    device = f"cuda:{last_gpu}" if asked.fabric == "xgmi" else "cpu"
     make = load_omni(Path(asked.theirs))
     common = {
         "host": "127.0.0.1", "backend_type": asked.fabric, "memory_pool_size": POOL,
