@@ -1,8 +1,8 @@
 """The dialect against vLLM-Omni's own connector, both directions, on Mori's real engine.
 
-Three stages: theirs puts to ours, ours puts to theirs; two processes, each on its device if there are two. Every
-payload is compared bit for bit, then small ones are timed. Their class is loaded unmodified from
-the released wheel (``pip download vllm-omni==0.30.0 --no-deps``).
+Three stages: theirs puts to ours, ours puts to theirs; two processes, each on its device if there
+are two. Every payload is compared bit for bit, then small ones are timed. Their class is loaded
+unmodified from the released wheel (``pip download vllm-omni==0.30.0 --no-deps``).
 
 Examples:
   python benchmarks/dialect.py --wheels wheels/                     # two GPUs, XGMI
