@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from stagelink.core.errors import Reason
 from stagelink.core.gets import safe
-from stagelink.core.handshake.fetch import ANEW, DRAINING, PULLING, QUEUED
-from stagelink.core.messages import INLINE
+from stagelink.core.handshake.fetch import ANEW, DRAINING, GRANTED, LANDED, PULLING, QUEUED
+from stagelink.core.messages import INLINE, PULL, Announce
 from stagelink.core.rejections import reject_announced
 from stagelink.core.source import FINAL
 from stagelink.core.streams import MARK, stream_of
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stagelink.core.events import Action
     from stagelink.core.gets import Gets
     from stagelink.core.handshake.fetch import Fetch
-    from stagelink.core.messages import Announce, Done, Ended, Gone, Offer, Refused
+    from stagelink.core.messages import Done, Ended, Gone, Landed, Offer, Refused
     from stagelink.core.pool import Pool
     from stagelink.core.source import Source
 
@@ -63,6 +63,48 @@ class Arrivals:
                 gets.take(source, fetch, message, out)
                 return
         self._keep(source, message, at_work, out)
+        if how == PULL:
+            source.grants.sizes.append(size)
+            gets.lending.lend(source, out)
+
+    def landed(self, source: Source, message: Landed, out: list[Action]) -> None:
+        """A payload is published, which is written into a block that we have lent."""
+        number, key, generation, size, transfer, there = message
+        fetches, lending = self._gets.fetches, self._gets.lending
+        announced = Announce(number, key, generation, size, PULL, None, b"")
+        fetch = fetches.of_transfer(source.peer, transfer)
+        if not self._fits(fetch, message):
+            self._misses(source, fetch, message, out)
+            self.announce(source, announced, out)
+            return
+        assert fetch is not None
+        assert fetch.block is not None
+        state = LANDED if there else PULLING
+        if there:
+            self._pool.hold(fetch.block)
+        fetch = fetch._replace(state=state, key=key, generation=generation, size=size)
+        fetches.set(fetch)
+        lending.used(source)
+        self.announce(source, announced, out)
+        known = source.inbox.get(key)
+        if fetches.get(fetch.number) is fetch and (known is None or known.fetch != fetch.number):
+            lending.discard(fetch, out)  # known to be of no use: rejected, or older than another
+
+    def _fits(self, fetch: Fetch | None, message: Landed) -> bool:
+        """Whether *message* names a block that is lent, and can be what is written there."""
+        if fetch is None or fetch.block is None or fetch.state != GRANTED:
+            return False
+        taken = (fetch.peer, message.generation) in self._gets.fetches.active
+        return message.size <= fetch.block.size and message.generation > 0 and not taken
+
+    def _misses(
+        self, source: Source, fetch: Fetch | None, message: Landed, out: list[Action]
+    ) -> None:
+        """We have asked for that block back meanwhile, and this may be the answer; or it lies."""
+        if fetch is None or fetch.state != DRAINING:
+            self._gets.violations[Violation.ANSWER] += 1
+        elif message.there:
+            self._ended(source, message.transfer, out)
 
     def _keep(self, source: Source, message: Announce, at_work: int, out: list[Action]) -> None:
         """Know *message*, on which the get *at_work* (0: none) works."""
@@ -114,16 +156,23 @@ class Arrivals:
         news = MARK not in key or not (used or safe(fetch))
         if news:
             source.remember(stream or key, reason, detail)
-        if fetch is not None and fetch.state == QUEUED:
-            gets.not_that_one(fetch, reason, detail, out)
-        elif fetch is not None:
-            gets.fetches.set(fetch._replace(relic=message.number))
+        if fetch is not None:
+            self._left(fetch, message, out)
         final = news and (reason in FINAL or bool(stream))
         for waiting in gets.fetches.waiting_for(source.address, key):
             if waiting.want == generation or (not waiting.want and final):
                 gets.give_up(waiting, reason, detail, out)
         if final:
             gets.waits.tell(source.address, key, out)
+
+    def _left(self, fetch: Fetch, message: Gone, out: list[Action]) -> None:
+        """The payload that a get works on has left the log."""
+        if fetch.lent:
+            self._gets.lending.discard(fetch, out)
+        elif fetch.state == QUEUED:
+            self._gets.not_that_one(fetch, message.reason, message.detail, out)
+        else:
+            self._gets.fetches.set(fetch._replace(relic=message.number))
 
     # --- transfers -----------------------------------------------------------------------
 
@@ -174,7 +223,7 @@ class Arrivals:
     def _ended(self, source: Source, transfer: int, out: list[Action]) -> Fetch | None:
         """The get that waits for the end of *transfer*; one that drains ends here, uncounted."""
         fetch = self._gets.fetches.of_transfer(source.peer, transfer)
-        if fetch is not None and fetch.state == PULLING:
+        if fetch is not None and fetch.state in {PULLING, GRANTED}:
             source.owed += 1  # the id closes, and the sender must hear of it
             return fetch
         self.late += 1

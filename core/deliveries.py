@@ -44,6 +44,7 @@ class Deliveries:
             gets.consumed(source, fetch, out)
         gets.let_go(fetch, out)
         gets.retry_stalled(source, out)
+        gets.lending.lend(source, out)
 
     # --- begun by a poll -----------------------------------------------------------------
 
@@ -65,8 +66,9 @@ class Deliveries:
         fetch = fetches.get(known.fetch) if known else None
         if fetch is None or fetch.ticket or fetch.state not in {QUEUED, PULLING}:
             return False
-        fetches.set(fetch._replace(ticket=ticket))
+        fetches.set(fetch._replace(ticket=ticket, lent=False))
         self._timers.arm(("fetch", fetch.number), deadline_s)
+        self._gets.lending.lend(source, out)
         return True
 
     def landed(self, source: Source, key: str, ticket: int, out: list[Action]) -> bool:
@@ -76,7 +78,9 @@ class Deliveries:
         fetch = fetches.get(known.fetch) if known else None
         if fetch is None or fetch.state != LANDED:
             return False
-        self._gets.deliver(source, fetches.set(fetch._replace(ticket=ticket)), out)
+        taken = fetches.set(fetch._replace(ticket=ticket, lent=False))
+        self._gets.deliver(source, taken, out)
+        self._gets.lending.lend(source, out)
         return True
 
     # --- brought to a caller who had gone ------------------------------------------------

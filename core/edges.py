@@ -18,6 +18,7 @@ from stagelink.core.messages import (
     Announce,
     Ended,
     Gone,
+    Landed,
     Query,
     Subscribe,
     Synced,
@@ -118,17 +119,22 @@ class Edges:
 
     # --- announcing ----------------------------------------------------------------------
 
-    def announce(self, reader: Reader, out: list[Action]) -> None:
-        """Move the reader's cursor as far as its window allows."""
+    def announce(self, reader: Reader, out: list[Action], last: int = 0) -> None:
+        """Move the reader's cursor as far as its window allows.
+
+        The entry at the end of the log (number *last*; 0: at its present end) that is being
+        written into a lent block is told when it is there, or when something follows it.
+        """
         feed, ledger = reader.feed, self.ledger(reader)
         if not feed.open:
             return
         ends: list[Gone] = []
+        last = last or ledger.head
         for number, record in ledger.records_after(feed.cursor):
             if 0 <= feed.sync_at < number:
                 self._tell_ends(reader, ends, out)
                 self._synced(reader, out)
-            if not feed.open:
+            if (number == last and reader.grants.is_writing(record)) or not feed.open:
                 break
             if isinstance(record, Gone):
                 ends.append(record)
@@ -153,12 +159,17 @@ class Edges:
 
     def announce_entry(self, reader: Reader, entry: Entry, out: list[Action]) -> int:
         """Say what there is, with a lease if only this reader can be meant; inline bytes sent."""
+        spent = reader.grants.spent.pop(entry.generation, None)
+        if spent is not None:
+            said = (entry.number, entry.key, entry.generation, entry.size, *spent)
+            reader.send(new(Landed, said), out)
+            return 0
         if entry.error:
             how, where, body = ERROR, None, entry.error.encode()
         else:
             how, where, body = self._offer(reader, entry)
-        said = (entry.number, entry.key, entry.generation, entry.size, how, where, body)
-        reader.send(new(Announce, said), out)
+        told = (entry.number, entry.key, entry.generation, entry.size, how, where, body)
+        reader.send(new(Announce, told), out)
         return len(body)
 
     def _offer(self, reader: Reader, entry: Entry) -> tuple[int, RegionRef | None, bytes]:

@@ -45,8 +45,9 @@ from stagelink.core.handshake.watch import Peers
 from stagelink.core.incoming import Incoming
 from stagelink.core.messages import Declined, Hello, Lost, Packet
 from stagelink.core.outgoing import Outgoing
-from stagelink.core.pool import Pool
+from stagelink.core.pool import Block, Pool
 from stagelink.core.timers import Timers
+from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from stagelink.core.events import Action, Event
     from stagelink.core.pool import Grant
     from stagelink.core.settings import Settings
+    from stagelink.core.values import Instance, PlaneCard
 
 
 class Endpoint:
@@ -99,6 +101,7 @@ class Endpoint:
             "fetch": self.incoming.endings.fetch_due,
             "wait": self.incoming.endings.wait_due,
             "kept": self.incoming.deliveries.kept_due,
+            "idle": self.incoming.idle_due,
             "greet": self.incoming.senders.greet_due,
             "ack": self.incoming.senders.ack_due,
             "first": self.incoming.senders.first_due,
@@ -138,6 +141,8 @@ class Endpoint:
         room = self.pool.reserve(2 * event.ticket, event.size, event.use, event.deadline_s, now_s)
         if room is not None:
             out.append(Complete(event.ticket, room))
+        if not isinstance(room, Block):
+            self.incoming.make_room(out)
 
     def _abandon(self, event: Abandon, now_s: float, out: list[Action]) -> None:
         del now_s
@@ -174,6 +179,7 @@ class Endpoint:
     def _shut(self) -> None:
         """From now on what would begin something is refused."""
         self.closed = True
+        self.incoming.lend_no_more()
         self._handlers.update(
             dict.fromkeys((Reserve, Lend, Publish, Get, Poll, Await), self._refuse)
         )
@@ -224,9 +230,7 @@ class Endpoint:
             self.peers.proved_dead(event.peer, now_s)
 
     def _fenced(self, event: Fenced, now_s: float, out: list[Action]) -> None:
-        if event.planes:  # before anybody is greeted with them
-            anew = self.incoming.senders.redescribe(event.planes)
-            self.incoming.senders.greet_others(event.peer, anew, now_s, out)
+        self._describe_anew(event.planes, event.peer, now_s, out)
         if self.peers.fenced(event.peer, event.fenced, now_s):
             self.outgoing.receivers.gone(event.peer, now_s, out)
             self.incoming.senders.gone(event.peer, now_s, out)
@@ -236,8 +240,16 @@ class Endpoint:
             self.incoming.senders.cut_off(event.peer, now_s, out)
 
     def _plane_reset(self, event: PlaneReset, now_s: float, out: list[Action]) -> None:
-        del event, now_s
+        self._describe_anew(event.planes, NO_INSTANCE, now_s, out)
         self.outgoing.receivers.plane_reset(out)
+
+    def _describe_anew(
+        self, planes: tuple[PlaneCard, ...], but: Instance, now_s: float, out: list[Action]
+    ) -> None:
+        """Others reach our *planes* by these from now on; before anybody is greeted with them."""
+        if planes:
+            changed = self.incoming.senders.redescribe(planes)
+            self.incoming.senders.greet_others(but, changed, now_s, out)
 
     # --- time ----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from stagelink.core.errors import Reason
 from stagelink.core.events import Complete, Delivery, Failure
 from stagelink.core.handshake.fetch import (
     DRAINING,
+    GRANTED,
     HELD,
     LANDED,
     PULLING,
@@ -19,6 +20,7 @@ from stagelink.core.handshake.fetch import (
     Fetches,
 )  # fmt: skip
 from stagelink.core.handshake.session import OPEN
+from stagelink.core.lending import Lending
 from stagelink.core.messages import (
     CLAIM,
     ERROR,
@@ -31,7 +33,7 @@ from stagelink.core.messages import (
 )
 from stagelink.core.pool import RECEIVE, Block, Refusal
 from stagelink.core.refusals import describe
-from stagelink.core.share import Debts
+from stagelink.core.share import Debts, Share
 from stagelink.core.shelf import Shelf
 from stagelink.core.source import FLUSH_BYTES, FLUSH_CHANGES
 from stagelink.core.streams import MARK
@@ -46,9 +48,8 @@ if TYPE_CHECKING:
     from stagelink.core.handshake.inbox import Known
     from stagelink.core.messages import Announce
     from stagelink.core.pool import Grant, Pool
-    from stagelink.core.share import Share
+    from stagelink.core.settings import Settings
     from stagelink.core.source import Source
-    from stagelink.core.timeouts import TimeoutPolicy
     from stagelink.core.timers import Timers
 
 
@@ -56,19 +57,21 @@ class Gets:
     """Every get of a receiver, from the call to the last view."""
 
     __slots__ = (
-        "_grant", "_pool", "_timers", "ack_delay_s", "debts", "fetches", "now_s", "shelf",
-        "sources", "violations", "waits",
+        "_grant", "_pool", "_timers", "ack_delay_s", "debts", "fetches", "lending", "now_s",
+        "shelf", "sources", "violations", "waits",
     )  # fmt: skip
 
     def __init__(
-        self, pool: Pool, timers: Timers, policy: TimeoutPolicy, share: Share,
+        self, pool: Pool, timers: Timers, settings: Settings,
         grant: Callable[[Iterable[Grant], list[Action]], None],
     ) -> None:  # fmt: skip
+        policy, share = settings.policy, Share(settings.peer_share, pool)
         self._pool = pool
         self._timers = timers
         self._grant = grant
         self.ack_delay_s = policy.ack_delay_s
         self.debts = Debts(share, policy.silence_s)
+        self.lending = Lending(self, pool, timers, share, settings)
         self.now_s = 0.0
         self.fetches = Fetches(share.unit)
         self.sources: dict[str, Source] = {}
@@ -96,7 +99,8 @@ class Gets:
         If none does, those hear of it who wait for the first of many keys.
         """
         known = source.inbox.get(key)
-        if known is None or known.fetch:
+        at_work = self.fetches.get(known.fetch) if known else None
+        if known is None or (at_work is not None and not at_work.lent):
             return
         fetch = self.fetches.first_waiting(source.address, key, known.generation)
         if fetch is not None:
@@ -150,6 +154,8 @@ class Gets:
         elif known.how == OFFER:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self.deliver(source, fetch, out)
+        elif known.how == PULL and self._take_over(source, fetch, known, out):
+            return
         elif self.debts.is_full(self.fetches, fetch, known.how):
             self._stall(source, fetch, out)
         elif known.how == CLAIM:
@@ -160,9 +166,25 @@ class Gets:
             source.inbox.assign(known.key, known.generation, fetch.number)
             self._queue(source, fetch, out)
 
+    def _take_over(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> bool:
+        """Let *fetch* have what is in a block that we have lent, or is being written there."""
+        lent = self.fetches.working_on(source.peer, known.generation)
+        if lent is None or not lent.lent:
+            return False
+        self.fetches.end(lent)
+        fetch = fetch._replace(state=lent.state, transfer=lent.transfer, block=lent.block)
+        self.fetches.set(fetch)
+        source.inbox.assign(known.key, known.generation, fetch.number)
+        if fetch.state == LANDED:
+            self.deliver(source, fetch, out)
+        return True
+
     def _stall(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
         """Wait for the end of an earlier transfer, if one is to be expected."""
         source.stalled[fetch.key] = None
+        self.lending.revoke(source, out)
         kept = self.debts.in_vain(self.fetches, fetch, source.open, self.now_s)
         if kept is not None:
             self.fail(fetch, Reason.QUARANTINED.value, str(kept), out)
@@ -186,6 +208,8 @@ class Gets:
         elif isinstance(room, Refusal):
             reason = Reason.NEVER_FITS if room.never_fits else Reason.NO_ROOM
             self.fail(fetch, reason.value, describe(room), out)
+        else:
+            self.lending.make_room(out)
 
     def no_room(self, fetch: Fetch) -> tuple[Reason, str] | None:
         """Why *fetch* has not come, if it is for want of room here."""
@@ -242,7 +266,7 @@ class Gets:
 
     def give_up(self, fetch: Fetch, reason: str, detail: str, out: list[Action]) -> None:
         """End a get from our side; a block that a write may still reach goes into quarantine."""
-        if fetch.state != PULLING or fetch.block is None:
+        if fetch.state not in {PULLING, GRANTED} or fetch.block is None:
             self.fail(fetch, reason, detail, out)
             return
         self._answer(fetch, reason, detail, out)

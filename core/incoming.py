@@ -23,6 +23,7 @@ from stagelink.core.messages import (
     Bye,
     Done,
     Ended,
+    Landed,
     Offer,
     Refused,
     Synced,
@@ -30,7 +31,6 @@ from stagelink.core.messages import (
 )  # fmt: skip
 from stagelink.core.rejections import reject
 from stagelink.core.senders import Senders
-from stagelink.core.share import Share
 from stagelink.core.source import Source
 from stagelink.core.streams import stream_of
 from stagelink.core.values import NO_INSTANCE, new
@@ -64,9 +64,7 @@ class Incoming:
     ) -> None:  # fmt: skip
         self._timers = timers
         self._peers = peers
-        self._gets = gets = Gets(
-            pool, timers, settings.policy, Share(settings.peer_share, pool), grant
-        )
+        self._gets = gets = Gets(pool, timers, settings, grant)
         self.deliveries = Deliveries(settings, timers, gets)
         self.endings = Endings(gets)
         self.senders = Senders(settings, timers, peers, gets, self.endings)
@@ -76,6 +74,7 @@ class Incoming:
             Welcome: self.senders.welcome,
             Synced: self.senders.synced,
             Announce: self.arrivals.announce,
+            Landed: self.arrivals.landed,
             Ended: self.arrivals.ended,
             Offer: self.arrivals.offer,
             Done: self.arrivals.done,
@@ -238,7 +237,20 @@ class Incoming:
         unwanted = [key for key in known if command.key in {key, stream_of(key)}]
         failure = Failure(reason.value, detail, source.label)
         ended = self.waits.cancel(source.address, unwanted, failure, out)
-        out.append(Complete(command.ticket, len(wanted) + ended))
+        asked = sum(not fetch.lent for fetch in wanted)
+        out.append(Complete(command.ticket, asked + ended))
+
+    def lend_no_more(self) -> None:
+        """What is closed lends nothing."""
+        self._gets.lending.stop()
+
+    def make_room(self, out: list[Action]) -> None:
+        """A put found none: what is lent has to come back."""
+        self._gets.lending.make_room(out)
+
+    def idle_due(self, address: str, now_s: float, out: list[Action]) -> None:
+        """Nothing was written into what is lent for a while."""
+        self._gets.lending.idle_due(address, now_s, out)
 
     def close(self, now_s: float, out: list[Action]) -> None:
         """End every get; transfers under way are cancelled and wait for their end."""

@@ -60,13 +60,17 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """Sender to receiver: the route we take, and whether the log starts over (``fresh``)."""
+    """Sender to receiver: the route we take, and whether the log starts over (``fresh``).
+
+    ``credits`` says that the sender writes into blocks that are lent to it.
+    """
 
     instance: Instance
     identity: Identity
     host: HostCard
     plane: PlaneCard
     fresh: bool
+    credits: bool = False
 
 
 class Declined(NamedTuple):
@@ -136,6 +140,33 @@ class Pull(NamedTuple):
     budget_s: float
 
 
+class Granted(NamedTuple):
+    """A block of the receiver that may be written into once, under that transfer id."""
+
+    transfer: int
+    target: RegionRef
+
+
+class Grants(NamedTuple):
+    """Receiver to sender: blocks lent for puts to come. Each is asked back by a Cancel."""
+
+    blocks: tuple[Granted, ...]
+
+
+class Landed(NamedTuple):
+    """Sender to receiver: a record like Announce, of what is written into a lent block.
+
+    ``there`` says that all bytes are: the end of that transfer. Else its end is still to come.
+    """
+
+    number: int
+    key: str
+    generation: int
+    size: int
+    transfer: int
+    there: bool
+
+
 class Offer(NamedTuple):
     """Sender to receiver: the claimed payload, in place or as bytes."""
 
@@ -184,8 +215,8 @@ class Bye(NamedTuple):
     viewed: tuple[int, ...] = ()
 
 
-ToSender = Union[Subscribe, Query, Pull, Cancel, Ack, Bye]
-ToReceiver = Union[Welcome, Synced, Announce, Ended, Offer, Done, Refused, Bye]
+ToSender = Union[Subscribe, Query, Pull, Cancel, Grants, Ack, Bye]
+ToReceiver = Union[Welcome, Synced, Announce, Landed, Ended, Offer, Done, Refused, Bye]
 
 
 class Packet(NamedTuple):

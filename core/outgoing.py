@@ -14,7 +14,7 @@ from stagelink.core.events import Complete, Failure, Published, Send
 from stagelink.core.handshake.session import CLOSED
 from stagelink.core.ledger import Entry
 from stagelink.core.loans import Loans
-from stagelink.core.messages import Ack, Bye, Cancel, Lost, Pull, Query, Subscribe
+from stagelink.core.messages import Ack, Bye, Cancel, Grants, Lost, Pull, Query, Subscribe
 from stagelink.core.receivers import Receivers
 from stagelink.core.share import Share
 from stagelink.core.transfers import Transfers
@@ -63,6 +63,7 @@ class Outgoing:
             Query: edges.query,
             Pull: self.transfers.pull,
             Cancel: self.transfers.cancel,
+            Grants: self.transfers.granted,
             Ack: edges.ack,
             Bye: self.receivers.bye,
         }
@@ -117,16 +118,28 @@ class Outgoing:
         self.generation = edges.newest = generation = self.generation + 1
         edges.inline += len(body)
         number = ledger.head + 1
+        self.transfers.now_s = now_s
+        self._flush(to, number, out)
         entry = Entry(generation, number, key, size, block, body, error, readers, ttl_s=ttl_s)
         ledger.publish(entry)
         self._timers.arm(("ttl", to, generation), now_s + ttl_s)
         out.append(new(Complete, (ticket, new(Published, (generation,)))))
         for reader in edges.stages.get(to, ()):
-            feed = reader.feed
-            if feed.cursor + 1 == number and feed.sync_at < 0 and feed.open:
-                feed.sent(number, edges.announce_entry(reader, entry, out))
-            else:
-                edges.announce(reader, out)
+            self._tell(reader, entry, out)
+
+    def _flush(self, to: str, last: int, out: list[Action]) -> None:
+        """Entry *last* is about to follow: what is being written waits no longer to be told."""
+        for reader in self._edges.stages.get(to, ()):
+            if reader.grants.spent:
+                self._edges.announce(reader, out, last)
+
+    def _tell(self, reader: Reader, entry: Entry, out: list[Action]) -> None:
+        """Announce the newest entry; or write it first, where *reader* has lent a block for it."""
+        feed, edges, number = reader.feed, self._edges, entry.number
+        if feed.cursor + 1 != number or feed.sync_at >= 0 or not feed.open:
+            edges.announce(reader, out)
+        elif not (reader.grants.free and self.transfers.spend(reader, entry, out)):
+            feed.sent(number, edges.announce_entry(reader, entry, out))
 
     def _refused(self, command: Publish, out: list[Action]) -> bool:
         refusal = self.refuses(command)

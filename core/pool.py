@@ -111,6 +111,11 @@ class Pool:
         self.waits: dict[int, _Wait] = {}  # in the order of arrival
         self._now_s = -inf  # the latest time told, for the calls that are not told
 
+    @property
+    def capacity(self) -> int:
+        """All bytes."""
+        return self._config[0]
+
     def reserve(
         self, waiter: int, size: int, use: int, deadline_s: float, now_s: float
     ) -> Block | Refusal | None:

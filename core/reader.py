@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.core.events import Send
 from stagelink.core.handshake.feed import Feed
+from stagelink.core.handshake.grants import GrantsOut
 from stagelink.core.handshake.lease import Leases
 from stagelink.core.handshake.session import CLOSED, OPEN, Session
 from stagelink.core.messages import Packet, Report, Welcome
@@ -27,9 +28,8 @@ class Reader:
     """
 
     __slots__ = (
-        "codecs", "feed", "floor", "fresh", "identity", "instance", "leases", "link", "name",
-        "plane",
-        "report", "session", "viewed",
+        "codecs", "feed", "floor", "fresh", "grants", "identity", "instance", "leases", "link",
+        "name", "plane", "report", "session", "viewed",
     )  # fmt: skip
 
     def __init__(self, instance: Instance, identity: Identity) -> None:
@@ -46,6 +46,7 @@ class Reader:
         self.viewed: tuple[int, ...] = ()
         self.feed = Feed()
         self.leases = Leases()
+        self.grants = GrantsOut()
 
     @property
     def open(self) -> bool:
@@ -69,6 +70,7 @@ class Reader:
         """The conversation is over; leases stay until their end is proved."""
         self.session = Session(CLOSED, self.session.number)
         self.feed.subscribed = False
+        self.grants.void()
         self.link = ""
 
     def freeze(self) -> tuple[object, ...]:
@@ -76,7 +78,7 @@ class Reader:
         return (
             self.instance, self.identity, self.link, self.plane, self.session, self.report,
             self.fresh, self.feed.freeze(), self.leases.freeze(), self.floor,
-            self.codecs, self.viewed,
+            self.codecs, self.viewed, self.grants.freeze(),
         )  # fmt: skip
 
     @classmethod
@@ -87,7 +89,8 @@ class Reader:
         reader = cls(instance, identity)
         (
             reader.link, reader.plane, reader.session, reader.report, reader.fresh, feed, leases,
-            reader.floor, reader.codecs, reader.viewed,
+            reader.floor, reader.codecs, reader.viewed, grants,
         ) = rest  # fmt: skip
         reader.feed, reader.leases = Feed.thaw(feed), Leases.thaw(leases)
+        reader.grants = GrantsOut.thaw(grants)
         return reader

@@ -104,6 +104,7 @@ class Receivers:
         out.append(Send(reader.link, Lost(reader.session.number)))
         reader.session = reader.session._replace(state=CLOSED)
         reader.feed.subscribed = False
+        reader.grants.void()
 
     def bye(self, reader: Reader, message: Bye, out: list[Action]) -> None:
         """A receiver was closed; its leases stay until their end is proved."""
@@ -206,7 +207,10 @@ class Receivers:
         assert reader.plane is not None
         settings = self._settings
         card: PlaneCard = reader.plane.card
-        welcome = Welcome(settings.instance, settings.identity, settings.host, card, reader.fresh)
+        welcome = Welcome(
+            settings.instance, settings.identity, settings.host, card, reader.fresh,
+            settings.credit_share > 0 and not reader.maps,
+        )  # fmt: skip
         reader.session = reader.session._replace(state=OPEN)
         reader.send(welcome, out)
 

@@ -72,6 +72,7 @@ class Senders:
         """Begin a new conversation over the link that is up."""
         self.sessions += 1
         source.greet(self.sessions, self._settings, self._gets.fetches, out)
+        self._gets.lending.revoke(source, out)  # it voids them, too
         self._timers.arm(("greet", source.address), now_s + GREET_AGAIN_S)
 
     # --- the connection ------------------------------------------------------------------
@@ -138,8 +139,10 @@ class Senders:
             self._restarted(source, out)
         source.peer, source.peer_name, source.gone = message.instance, str(message.identity), ""
         source.plane = message.plane.name
+        source.grants.agreed = message.credits and self._settings.credit_share > 0
         self._peers.up(message.instance, SIDE, message.host.proof)
         if message.fresh:
+            self._gets.lending.forget(source, out)  # what its log does not repeat has gone
             self._start_over(source)
         if message.plane.mode == "map" and source.attached != message.instance:
             source.session = source.session._replace(state=ATTACHING)
@@ -172,6 +175,7 @@ class Senders:
         """The sender was closed: nothing new comes, but what is under way may yet."""
         del message
         source.gone = LEFT
+        self._gets.lending.revoke(source, out)
         self._peers.farewell(source.peer)
         self._endings.fail_waiting(source, Reason.PEER_GONE, LEFT, out)
 
@@ -272,6 +276,8 @@ class Senders:
 
     def _lose(self, source: Source, detail: str, now_s: float, out: list[Action]) -> None:
         source.cut(detail)
+        self._gets.now_s = now_s
+        self._gets.lending.revoke(source, out)
         self._timers.disarm(("greet", source.address))
         if source.peer:
             self._peers.down(source.peer, SIDE, now_s, out)
@@ -302,6 +308,7 @@ class Senders:
     def _restarted(self, source: Source, out: list[Action]) -> None:
         """Another instance answers at this address; the old one may still write."""
         gets, old = self._gets, source.peer
+        gets.lending.forget(source, out)
         source.inbox.clear()  # nobody may take from it what the old instance had announced
         for number in [fetch.number for fetch in gets.fetches.all()]:
             fetch = gets.fetches.get(number)

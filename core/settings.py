@@ -19,7 +19,8 @@ class Settings(NamedTuple):
     ``session_base`` starts the session numbers of this instance (they must not meet those of an
     earlier instance on the same link); ``max_writes`` bounds the writes posted at once;
     ``can_fence`` says that the planes can cut off a living peer; ``codecs`` are the compressors
-    that we can undo; ``peer_share`` bounds what one peer may keep of the pool, 1 for no bound.
+    that we can undo; ``peer_share`` bounds what one peer may keep of the pool, 1 for no bound;
+    ``credit_share`` is the part of it that is lent to senders, 0 for no credits either way.
     """
 
     instance: Instance
@@ -34,6 +35,7 @@ class Settings(NamedTuple):
     fence_after_s: float = 30.0
     codecs: tuple[str, ...] = ()
     peer_share: float = 1.0
+    credit_share: float = 0.0
 
     @property
     def patience(self) -> Patience:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
 from stagelink.core.events import Dial, Failure, Send
+from stagelink.core.handshake.grants import GrantsIn
 from stagelink.core.handshake.inbox import Inbox
 from stagelink.core.handshake.session import (
     DECLINED,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from stagelink.core.messages import ToSender
     from stagelink.core.settings import Settings
 
-FLUSH_BYTES = 1 << 20
+FLUSH_BYTES = 262144
 """Consumed bytes that are reported at once: their memory is worth a message."""
 
 FLUSH_CHANGES = 256
@@ -51,8 +52,8 @@ class Source:
     """What we know and owe of the sender at ``address``."""
 
     __slots__ = (
-        "address", "attached", "consumed", "cursor", "detail", "fresh", "gone", "inbox", "met",
-        "notices", "owed", "owed_bytes", "peer", "peer_name", "plane", "recent", "rejected",
+        "address", "attached", "consumed", "cursor", "detail", "fresh", "gone", "grants", "inbox",
+        "met", "notices", "owed", "owed_bytes", "peer", "peer_name", "plane", "recent", "rejected",
         "reported", "session", "stage", "stalled", "synced",
     )  # fmt: skip
 
@@ -69,6 +70,7 @@ class Source:
         self.gone = ""
         self.plane = ""
         self.inbox = Inbox()
+        self.grants = GrantsIn()
         self.cursor = 0
         self.synced = False
         self.fresh = False
@@ -263,6 +265,7 @@ class Source:
             self.met, self.gone, self.inbox.freeze(), self.cursor, self.synced, self.fresh,
             tuple(self.consumed.items()), tuple(self.notices), self.owed_bytes, self.owed,
             self.reported, tuple(self.rejected), tuple(self.recent.items()), tuple(self.stalled),
+            self.grants.freeze(),
         )  # fmt: skip
 
     @classmethod
@@ -274,10 +277,11 @@ class Source:
         (
             source.session, source.peer, source.peer_name, source.attached, source.met,
             source.gone, inbox, source.cursor, source.synced, source.fresh, consumed, notices,
-            source.owed_bytes, source.owed, source.reported, rejected, recent, stalled,
+            source.owed_bytes, source.owed, source.reported, rejected, recent, stalled, grants,
         ) = rest  # fmt: skip
         source.inbox = Inbox.thaw(inbox)
         source.consumed, source.notices = dict(consumed), list(notices)
         source.rejected, source.stalled = dict.fromkeys(rejected), dict.fromkeys(stalled)
         source.recent = dict(recent)
+        source.grants = GrantsIn(*grants)
         return source

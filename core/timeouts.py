@@ -28,6 +28,7 @@ class TimeoutPolicy(NamedTuple):
         ack_delay_s: how long a report of what was consumed may wait for others to go with it.
         stuck_base_s: a started write breaks its plane after ten times what it should take at most,
             and never sooner than this.
+        credit_idle_s: how long a block stays lent to a sender that writes into none.
         lease_warning_s: how long a payload may be held before the log names its holder.
     """
 
@@ -43,6 +44,7 @@ class TimeoutPolicy(NamedTuple):
     settle_s: float = 0.05
     ack_delay_s: float = 0.05
     stuck_base_s: float = 30.0
+    credit_idle_s: float = 5.0
     lease_warning_s: float = 10.0
 
     @classmethod

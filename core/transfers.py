@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stagelink.core.errors import Reason
 from stagelink.core.events import ResetPlane, StartWrite
+from stagelink.core.handshake.grants import Spent
 from stagelink.core.handshake.lease import (
     DRAINING,
     OFFERED,
@@ -25,7 +26,8 @@ from stagelink.core.violations import Violation
 if TYPE_CHECKING:
     from stagelink.core.edges import Edges
     from stagelink.core.events import Action, WriteEnded
-    from stagelink.core.messages import Cancel, Pull, Report
+    from stagelink.core.ledger import Entry
+    from stagelink.core.messages import Cancel, Grants, Pull, Report
     from stagelink.core.reader import Reader
     from stagelink.core.settings import Settings
     from stagelink.core.timers import Timers
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 class Transfers:
     """The writes that wait (``queue``), how many are under way, and the end of every id."""
 
-    __slots__ = ("_edges", "_settings", "_timers", "failed", "now_s", "queue", "stale", "writing")
+    __slots__ = (
+        "_edges", "_settings", "_timers", "credited", "failed", "now_s", "queue", "stale",
+        "writing",
+    )  # fmt: skip
 
     def __init__(self, settings: Settings, timers: Timers, edges: Edges) -> None:
         self._settings = settings
@@ -46,6 +51,7 @@ class Transfers:
         self.writing = 0
         self.stale = 0
         self.failed = 0
+        self.credited = 0
 
     # --- messages ------------------------------------------------------------------------
 
@@ -77,6 +83,7 @@ class Transfers:
             reader.leases.transfers[transfer] = lease._replace(state=DRAINING)
         elif lease is not None or not self._too_many(reader):
             self._unqueue(reader, transfer)
+            reader.grants.free.pop(transfer, None)
             answer = Refused(transfer, Reason.CANCELLED.value, "cancelled by the receiver")
             self._end(reader, transfer, answer, out)
 
@@ -104,6 +111,36 @@ class Transfers:
             self._disarm(reader.instance, transfer)
             self._edges.unlease(reader, lease.generation, out)
 
+    # --- lent blocks ---------------------------------------------------------------------
+
+    def granted(self, reader: Reader, message: Grants, out: list[Action]) -> None:
+        """A receiver lends blocks; what nobody may lend is refused by its Cancel, as unknown."""
+        del out
+        leases, free = reader.leases, reader.grants.free
+        willing = self._settings.credit_share > 0 and not reader.maps
+        for transfer, target in message.blocks:
+            known = transfer in leases.ended or transfer in leases.transfers or transfer in free
+            if willing and not known and transfer >= reader.floor and len(free) < OPEN_LIMIT:
+                free[transfer] = target
+            else:
+                self._edges.violations[Violation.TRANSFERS] += 1
+
+    def spend(self, reader: Reader, entry: Entry, out: list[Action]) -> bool:
+        """Write *entry* into a block that *reader* has lent, if one fits and only it is meant."""
+        alone = len(self._edges.stages[reader.identity.stage]) == 1
+        if entry.block is None or not (reader.open and alone and entry.admits(reader.name)):
+            return False
+        grant = reader.grants.take(entry.generation, entry.size)
+        if grant is None:
+            return False
+        transfer, target = grant
+        self.credited += 1
+        self._edges.ledger(reader).lease(entry.generation, reader.name)
+        reader.leases.transfers[transfer] = Lease(QUEUED, entry.generation, target)
+        self.queue.append((reader.instance, transfer))
+        self._start_writes(out)
+        return True
+
     # --- time, plane and peers -----------------------------------------------------------
 
     def budget_due(self, peer: Instance, transfer: int, now_s: float, out: list[Action]) -> None:
@@ -127,9 +164,12 @@ class Transfers:
             self.stale += 1
             return
         answer: Done | Refused
+        entry = self._edges.ledger(reader).entries[lease.generation]
         if event.error:
             self.failed += 1
             answer = Refused(event.transfer, Reason.TRANSFER_FAILED.value, event.error)
+        elif entry.leaving and self._is_untold(reader, event.transfer, lease):
+            answer = Refused(event.transfer, entry.leaving, "it left the log while it was written")
         else:
             size = 0 if lease.target is None else lease.target.size
             answer = Done(event.transfer, lease.generation, size)
@@ -159,6 +199,10 @@ class Transfers:
         """Refuse every write that has not begun."""
         for peer, transfer in list(self.queue):
             self._refuse_queued(peer, transfer, Reason.CLOSED, "the sender closed", out)
+        for reader in self._edges.readers.values():
+            for transfer in reader.grants.void():
+                refused = Refused(transfer, Reason.CLOSED.value, "the sender closed")
+                self._end(reader, transfer, refused, out)
 
     # --- transitions ---------------------------------------------------------------------
 
@@ -242,15 +286,31 @@ class Transfers:
     def _end(
         self, reader: Reader, transfer: int, answer: Done | Refused, out: list[Action]
     ) -> None:
-        """The one end of a transfer id: on record first, then told."""
+        """The one end of a transfer id: on record first, then told.
+
+        Of what was written into a lent block and not announced, the announcement tells it.
+        """
         lease = reader.leases.end(transfer, answer)
+        untold = lease is not None and self._is_untold(reader, transfer, lease)
+        if lease is not None and untold:
+            if isinstance(answer, Done):
+                reader.grants.spent[lease.generation] = Spent(transfer, over=True)
+            else:
+                del reader.grants.spent[lease.generation]
         if transfer < reader.report.low_water and transfer not in reader.report.open_ids:
             reader.leases.ended.pop(transfer, None)  # the receiver is through with that id
-        reader.send(answer, out)
+        if not (untold and isinstance(answer, Done)):
+            reader.send(answer, out)
         if lease is not None:
             self.writing -= lease.state in {WRITING, DRAINING}
             self._disarm(reader.instance, transfer)
             self._edges.unlease(reader, lease.generation, out)
+        if untold:
+            self._edges.announce(reader, out)
+
+    def _is_untold(self, reader: Reader, transfer: int, lease: Lease) -> bool:
+        """Whether *lease* writes into a lent block what its reader has not been told of."""
+        return reader.grants.spent.get(lease.generation) == (transfer, False)
 
     def _refuse_queued(
         self, peer: Instance, transfer: int, reason: Reason, detail: str, out: list[Action]

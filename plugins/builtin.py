@@ -45,12 +45,12 @@ def stagelink_backends() -> list[Backend]:
         ),
         Backend(
             "mori-xgmi", "one host: GPUs write into the reader's GPU, by AMD's Mori", "zmq",
-            _MORI + "xgmi_provider", _MORI + "xgmi", _MORI + "liveness",
+            _MORI + "xgmi_provider", _MORI + "xgmi", _HERE + "shm_liveness",
             _MORI + "xgmi_probe",
         ),
         Backend(
             "mori-rdma", "many hosts: NICs write into the reader's pool, by AMD's Mori", "zmq",
-            _MORI + "rdma_provider", _MORI + "rdma", _MORI + "liveness",
+            _MORI + "rdma_provider", _MORI + "rdma", _HERE + "shm_liveness",
             _MORI + "rdma_probe",
         ),
     ]  # fmt: skip
@@ -108,17 +108,17 @@ def keyring_of(config: Config) -> Keyring | None:
 
 
 def shm_provider(context: BackendContext) -> MemoryProvider:
-    """Sweeps the residue of dead connectors first."""
-    from stagelink.adapters.shm import SharedMemoryProvider, sweep  # noqa: PLC0415
+    """Segments of the mount."""
+    from stagelink.adapters.shm import SharedMemoryProvider  # noqa: PLC0415
 
-    sweep(context.config.shm_dir)
     return SharedMemoryProvider(context.instance, context.config.shm_dir)
 
 
 def shm_liveness(context: BackendContext) -> Liveness:
-    """A lock file beside the segments."""
-    from stagelink.adapters.shm import LockLiveness  # noqa: PLC0415
+    """A lock file where the segments are; what dead connectors left there is removed first."""
+    from stagelink.adapters.shm import LockLiveness, sweep  # noqa: PLC0415
 
+    sweep(context.config.shm_dir)
     return LockLiveness(context.instance, context.config.shm_dir)
 
 

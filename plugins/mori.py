@@ -14,22 +14,15 @@ from stagelink.adapters.mori import (
     xgmi_plane,
     xgmi_problem,
 )
-from stagelink.adapters.shm import LockLiveness, sweep
 from stagelink.plugins.devices import space_of_torch
 
 if TYPE_CHECKING:
     from stagelink.config import Config
     from stagelink.plugins.hookspecs import BackendContext
-    from stagelink.ports import DataPlane, Liveness, MemoryProvider
+    from stagelink.ports import DataPlane, MemoryProvider
 
 CPU = "cpu"
 GPU = "cuda"
-
-
-def liveness(context: BackendContext) -> Liveness:
-    """A lock file, where shared memory has its own; sweeps those of the dead first."""
-    sweep(context.config.shm_dir)
-    return LockLiveness(context.instance, context.config.shm_dir)
 
 
 def xgmi_provider(context: BackendContext) -> MemoryProvider:

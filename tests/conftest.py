@@ -22,7 +22,7 @@ collect_ignore = [] if importlib.util.find_spec("mori") else ["mori"]
 
 
 def pytest_report_header() -> list[str]:
-    left = "tests/mori is left out: amd-mori is not installed here; make test-mori runs it"
+    left = "tests/mori is left out: amd-mori is not installed here, make test-mori brings it"
     return [left] if collect_ignore else []
 
 

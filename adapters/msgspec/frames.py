@@ -45,6 +45,7 @@ IdentityFields = tuple[Stage, Nat, Nat]
 RegionFields = tuple[Nat, Nat, Nat]
 PlaneFields = tuple[Name, Name, Annotated[bytes, Meta(max_length=DESCRIPTOR_LIMIT)]]
 HostFields = tuple[Proof, Proof]
+GrantedFields = tuple[Nat, RegionFields]
 GoneFields = tuple[Nat, Key, Nat, Reason, Detail]
 ReportFields = tuple[
     Nat, Annotated[tuple[Nat, ...], Meta(max_length=OPEN_LIMIT)], Nat, Numbers
@@ -139,6 +140,12 @@ class CancelFields(FromReceiver, array_like=True, gc=False):
     transfer: Nat
 
 
+class GrantsFields(FromReceiver, array_like=True, gc=False):
+    """Of Grants."""
+
+    blocks: Annotated[tuple[GrantedFields, ...], Meta(max_length=OPEN_LIMIT)]
+
+
 class AckFields(FromReceiver, array_like=True, gc=False):
     """Of an Ack."""
 
@@ -162,6 +169,7 @@ class WelcomeFields(FromSender, array_like=True, gc=False):
     host: HostFields
     plane: PlaneFields
     fresh: bool
+    credits: bool = False
 
 
 class SyncedFields(FromSender, array_like=True, gc=False):
@@ -180,6 +188,17 @@ class AnnounceFields(FromSender, array_like=True, gc=False):
     how: How
     where: RegionFields | None
     body: Body
+
+
+class LandedFields(FromSender, array_like=True, gc=False):
+    """Of a Landed."""
+
+    number: Nat
+    key: Key
+    generation: Nat
+    size: Nat
+    transfer: Nat
+    there: bool
 
 
 class EndedFields(FromSender, array_like=True, gc=False):

@@ -29,9 +29,9 @@ MOST_FRAMES = 2
 HELLO, DECLINED = 1, 2
 KINDS: dict[type[tuple[object, ...]], int] = {
     m.Hello: HELLO, m.Declined: DECLINED, m.Lost: 3, m.Inspect: 4, m.Figures: 5,
-    m.Subscribe: 16, m.Query: 17, m.Pull: 18, m.Cancel: 19, m.Ack: 20,
+    m.Subscribe: 16, m.Query: 17, m.Pull: 18, m.Cancel: 19, m.Ack: 20, m.Grants: 21,
     m.Welcome: 32, m.Synced: 33, m.Announce: 34, m.Ended: 35, m.Offer: 36, m.Done: 37,
-    m.Refused: 38, m.Bye: 48,
+    m.Refused: 38, m.Landed: 39, m.Bye: 48,
 }  # fmt: skip
 
 
@@ -231,10 +231,17 @@ def _ack(data: Fields, _: bytes) -> Packet:
     return _from_receiver(x, new(m.Ack, (x.consumed,)))
 
 
+def _grants(data: Fields, _: bytes) -> Packet:
+    x = GRANTS_FIELDS.decode(data)
+    blocks = [m.Granted(transfer, new(RegionRef, target)) for transfer, target in x.blocks]
+    return _from_receiver(x, m.Grants(tuple(blocks)))
+
+
 def _welcome(data: Fields, _: bytes) -> Packet:
     x = WELCOME_FIELDS.decode(data)
     host, plane = HostCard(*x.host), PlaneCard(*x.plane)
-    return _from_sender(x, m.Welcome(x.instance, Identity(*x.identity), host, plane, x.fresh))
+    told = (x.instance, Identity(*x.identity), host, plane, x.fresh, x.credits)
+    return _from_sender(x, m.Welcome(*told))
 
 
 def _bye(data: Fields, _: bytes) -> Packet:
@@ -268,6 +275,12 @@ def _announce(data: Fields, far: bytes) -> Packet:
     region = None if where is None else new(RegionRef, where)
     announce = new(m.Announce, (x.number, x.key, x.generation, size, how, region, body))
     return new(Packet, (x.session, x.sequence, None, announce))
+
+
+def _landed(data: Fields, _: bytes) -> Packet:
+    x = LANDED_FIELDS.decode(data)
+    said = (x.number, x.key, x.generation, x.size, x.transfer, x.there)
+    return _from_sender(x, new(m.Landed, said))
 
 
 def _ended(data: Fields, _: bytes) -> Packet:
@@ -310,10 +323,12 @@ QUERY_FIELDS = Decoder(f.QueryFields)
 PULL_FIELDS = Decoder(f.PullFields)
 CANCEL_FIELDS = Decoder(f.CancelFields)
 ACK_FIELDS = Decoder(f.AckFields)
+GRANTS_FIELDS = Decoder(f.GrantsFields)
 BYE_FIELDS = Decoder(f.ByeFields)
 WELCOME_FIELDS = Decoder(f.WelcomeFields)
 SYNCED_FIELDS = Decoder(f.SyncedFields)
 ANNOUNCE_FIELDS = Decoder(f.AnnounceFields)
+LANDED_FIELDS = Decoder(f.LandedFields)
 ENDED_FIELDS = Decoder(f.EndedFields)
 OFFER_FIELDS = Decoder(f.OfferFields)
 DONE_FIELDS = Decoder(f.DoneFields)
@@ -327,9 +342,10 @@ CLEANERS: dict[type[tuple[object, ...]], Callable[[Any], tuple[object, ...]]] = 
 }  # fmt: skip
 UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message | m.Aside]] = {
     m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
-    m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Welcome: _welcome,
-    m.Synced: _synced, m.Announce: _announce, m.Ended: _ended, m.Offer: _offer, m.Done: _done,
-    m.Refused: _refused, m.Bye: _bye, m.Inspect: _inspect, m.Figures: _figures,
+    m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Grants: _grants,
+    m.Welcome: _welcome, m.Synced: _synced, m.Announce: _announce, m.Landed: _landed,
+    m.Ended: _ended, m.Offer: _offer, m.Done: _done, m.Refused: _refused, m.Bye: _bye,
+    m.Inspect: _inspect, m.Figures: _figures,
 }  # fmt: skip
 # The whole header is the look-up key: one hash checks magic, version, kind and flags.
 SHAPES = {

@@ -5,6 +5,7 @@
 # WAITING --Known claim--> PULLING (no block) --Offer--> HELD
 # WAITING, QUEUED, PULLING without block --Deadline, Cancel, Unreachable--> ended
 # PULLING with block --Deadline, Cancel, Unreachable--> DRAINING --Done, Refused, Fenced--> ended
+# GRANTED: a block that is lent (grants.py), until a payload is written there
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from stagelink.core.pool import Block
     from stagelink.core.values import RegionRef
 
+GRANTED = "granted"
 WAITING = "waiting"
 QUEUED = "queued"
 PULLING = "pulling"
@@ -24,7 +26,7 @@ DRAINING = "draining"
 LANDED = "landed"
 HELD = "held"
 
-_REACHING = frozenset({QUEUED, PULLING, DRAINING})
+_REACHING = frozenset({GRANTED, QUEUED, PULLING, DRAINING})
 """States in which a peer may write to our block, or will when there is one."""
 
 ANEW = -1
@@ -38,6 +40,7 @@ class Fetch(NamedTuple):
     what it must be; ``generation`` and ``size`` are those
     of the announcement it works on. ``transfer`` is its open id, 0 for none. ``relic`` is where in
     the log its generation has gone, 0 for nowhere: the view of such an offer is reported as held.
+    ``lent``: its block was lent to the sender, and nobody has asked for what came there.
     """
 
     number: int
@@ -56,6 +59,7 @@ class Fetch(NamedTuple):
     relic: int = 0
     want_size: int = 0
     want_instance: Instance = NO_INSTANCE
+    lent: bool = False
 
 
 FrozenFetches = tuple[int, int, tuple[Fetch, ...]]
@@ -66,17 +70,20 @@ class Fetches:
 
     ``active`` has the number of the get that is queued, pulling, landed or held on a payload, by
     peer and generation. ``reached`` has the bytes of our pool that a peer may write to or waits
-    for room to, ``everywhere`` those of all peers, in whole units of *unit*.
+    for room to, ``everywhere`` those of all peers, in whole units of *unit*. ``lent_bytes`` are
+    those of blocks that are lent, or were and hold what nobody has asked for.
     """
 
     __slots__ = (
-        "_numbers", "_open", "_relics", "_tickets", "_unit", "_waiting", "active", "everywhere",
-        "next_number", "next_transfer", "reached",
+        "_lent", "_numbers", "_open", "_relics", "_tickets", "_unit", "_waiting", "active",
+        "everywhere", "lent_bytes", "next_number", "next_transfer", "reached",
     )  # fmt: skip
 
     def __init__(self, unit: int = 1) -> None:
         self._unit = unit
         self.everywhere = 0
+        self.lent_bytes = 0
+        self._lent: dict[Instance, dict[int, int]] = {}
         self.reached: dict[Instance, int] = {}
         self.next_number = 1
         self.next_transfer = 1
@@ -169,6 +176,15 @@ class Fetches:
         """The keys that some get WAITs for at *address*."""
         return [key for where, key in self._waiting if where == address]
 
+    @property
+    def borrowers(self) -> tuple[Instance, ...]:
+        """Every peer for which :meth:`lent_to` has something."""
+        return tuple(self._lent)
+
+    def lent_to(self, peer: Instance) -> list[Fetch]:
+        """What is lent to *peer*, oldest first, with what came there and nobody asked for."""
+        return [self._numbers[number] for number in self._lent.get(peer, ())]
+
     def open_ids(self, peer: Instance) -> tuple[int, ...]:
         """Ids still pulling, draining or viewed towards *peer*."""
         return tuple(self._open.get(peer, ()))
@@ -195,12 +211,15 @@ class Fetches:
             self._tickets[fetch.ticket] = number
         if fetch.state == WAITING:
             self._waiting.setdefault((fetch.address, fetch.key), {})[number] = None
-        elif fetch.state != DRAINING:
+        elif fetch.state not in {DRAINING, GRANTED}:
             self.active[peer, fetch.generation] = number
         if fetch.transfer:
             self._open.setdefault(peer, {})[fetch.transfer] = number
         if fetch.relic:
             self._relics.setdefault(peer, {})[fetch.generation] = fetch.relic
+        if fetch.lent and fetch.block is not None:
+            self._lent.setdefault(peer, {})[number] = fetch.block.size
+            self.lent_bytes += fetch.block.size
 
     def _unindex(self, fetch: Fetch) -> None:
         peer = fetch.peer
@@ -218,6 +237,9 @@ class Fetches:
             _discard(self._open, peer, fetch.transfer)
         if fetch.relic:
             _discard(self._relics, peer, fetch.generation)
+        if fetch.lent and fetch.block is not None:
+            self.lent_bytes -= fetch.block.size
+            _discard(self._lent, peer, fetch.number)
 
     def _reaches(self, fetch: Fetch) -> bool:
         """Whether its sender may write to a block of ours, or will when there is one."""
@@ -225,7 +247,8 @@ class Fetches:
 
     def _reach(self, fetch: Fetch, sign: int) -> None:
         """Count the block of *fetch*, or (-1) count it no more."""
-        peer, whole = fetch.peer, sign * whole_units((fetch.size,), self._unit)
+        size = fetch.size if fetch.block is None else fetch.block.size
+        peer, whole = fetch.peer, sign * whole_units((size,), self._unit)
         self.everywhere += whole
         now = self.reached.get(peer, 0) + whole
         if now:

@@ -62,7 +62,7 @@ class Inbox:
         self.by_key[key] = Known(generation, key, size, how, where, body, fetch)
         self._bytes += len(body)
         if len(self.by_key) > self._limit or self._bytes > INBOX_BYTES:
-            self._evict()
+            self._evict(key)
 
     def assign(self, key: str, generation: int, fetch: int) -> None:
         """Let *fetch* (0: nobody) work on *key*, if that generation is still known."""
@@ -82,11 +82,12 @@ class Inbox:
         self.by_key.clear()
         self._bytes, self.forgot = 0, False
 
-    def _evict(self) -> None:
+    def _evict(self, newest: str) -> None:
+        """Forget the oldest, but not *newest*: a get that waits is yet to be given it."""
         for key, known in list(self.by_key.items()):
             if len(self.by_key) <= self._limit and self._bytes <= INBOX_BYTES:
                 return
-            if not known.fetch:
+            if not known.fetch and key != newest:
                 self.drop(key)
                 self.forgot = True
 

@@ -218,6 +218,12 @@ TRANSFERS = {
          ("<", "Ack(consumed)")],
         "if get gives up, its block waits in quarantine for Done, Refused or a fence",
     ),
+    "transfer-credit": sequence(
+        "credit: the sender writes before anybody asks",
+        [("<", "Grants(blocks), off the path"), ("S", "put: copied"), ("=", "write"),
+         (">", "Landed(block)"), ("R", "get returns"), ("<", "Ack(consumed)")],
+        "get sends nothing: the bytes are in its own pool; no block, and the put is announced",
+    ),
 }  # fmt: skip
 
 MACHINES = {
@@ -242,6 +248,18 @@ MACHINES = {
          ("PULLING", "DRAINING", "deadline, cancel,\nunreachable", 0),
          ("PULLING", "*out", "Refused, fenced", 0),
          ("DRAINING", "*out", "Done, Refused, fenced", 0)],
+    ),
+    "states-grant": machine(
+        "A lent block, at the receiver", (760, 330),
+        {"*in": (40, 60), "GRANTED": (160, 60), "PULLING": (420, 60), "LANDED": (660, 60),
+         "HELD": (660, 180), "DRAINING": (160, 290), "*out": (660, 290)},
+        [("*in", "GRANTED", "", 0), ("GRANTED", "PULLING", "Landed, not there yet", 0),
+         ("GRANTED", "LANDED", "Landed", -62), ("PULLING", "LANDED", "Done", 0),
+         ("LANDED", "HELD", "asked for", 0), ("HELD", "*out", "last view gone", 0),
+         ("LANDED", "*out", "payload gone,\nroom wanted", 60),
+         ("GRANTED", "DRAINING", "idle, cut,\nroom wanted", 0),
+         ("PULLING", "DRAINING", "payload gone", 0),
+         ("DRAINING", "*out", "Landed, Done, Refused, fenced", 0)],
     ),
     "states-entry": machine(
         "An entry of the log", (700, 96),

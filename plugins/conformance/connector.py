@@ -31,6 +31,7 @@ from stagelink.core.errors import (
 )
 from stagelink.plugins.conformance.aborts import AbortsContract
 from stagelink.plugins.conformance.calls import CallsContract
+from stagelink.plugins.conformance.credits import CreditsContract
 from stagelink.plugins.conformance.deaths import DeathsContract
 from stagelink.plugins.conformance.ends import EndsContract
 from stagelink.plugins.conformance.kit import (
@@ -62,7 +63,7 @@ __all__ = [
 
 
 class ConnectorContract(
-    CallsContract, ReadersContract, EndsContract, AbortsContract, DeathsContract
+    CallsContract, ReadersContract, EndsContract, AbortsContract, DeathsContract, CreditsContract
 ):
     """One sender and its receivers, in this process or in others that are frozen and killed."""
 

@@ -72,12 +72,12 @@ def polled(receiver: Connector, key: str) -> Payload:
 
 
 def is_whole(connector: Connector) -> bool:
-    """Whether every byte of the pool is free again, and nothing is under way."""
+    """Whether every byte of the pool is free again, or lent, and nothing is under way."""
     health = connector.health()
-    pool, ledger = health["pool"], health["ledger"]
+    pool, ledger, lent = health["pool"], health["ledger"], health["credits"]
     return (
-        pool["free"] == pool["capacity"]
-        and not pool["blocks"]
+        pool["free"] + lent["lent_bytes"] == pool["capacity"]
+        and pool["blocks"] == lent["lent_blocks"]
         and not ledger["leases"]
         and not health["inbox"]["gets"]
     )

@@ -181,6 +181,7 @@ def _endpoint(
         can_fence=can_fence,
         codecs=codecs,
         peer_share=config.peer_share,
+        credit_share=config.credit_share if config.credits else 0.0,
     )
     pool = Pool(
         config.pool_bytes, config.alignment, config.send_share, config.receive_share, REGION

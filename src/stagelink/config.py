@@ -88,6 +88,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         peer_share: part of the memory for one direction, less what all others have, that one peer
             may keep in transfers under way, offers and quarantine; a single payload always may.
             1: no bound.
+        credits: lend blocks of the pool to senders, which then write into them as they put, and
+            use what receivers lend; only where the data plane writes.
+        credit_share: part of the pool that is lent at most, and kept in what came there unasked.
         max_writes: writes posted at once.
         readers: how many readers a put has unless it says so.
         on_duplicate: what a put does with a live key: ``error`` or ``replace``.
@@ -137,6 +140,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     send_share: float = 0.25
     receive_share: float = 0.25
     peer_share: float = 0.5
+    credits: bool = True
+    credit_share: float = 0.25
     max_writes: int = 16
     readers: int = 1
     on_duplicate: Literal["error", "replace"] = "error"
@@ -285,7 +290,7 @@ def _check_memory(config: Config) -> None:
     if config.pool_bytes < max(PAGE, config.alignment):
         least = max(PAGE, config.alignment)
         _refuse("pool_bytes", config.pool_bytes, f"use at least one page, {least} bytes")
-    for name in ("send_share", "receive_share", "peer_share"):
+    for name in ("send_share", "receive_share", "peer_share", "credit_share"):
         value = getattr(config, name)
         if not 0 <= value <= 1:
             _refuse(name, value, "use a part between 0 and 1")

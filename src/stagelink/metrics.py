@@ -122,17 +122,36 @@ def _figures(endpoint: Endpoint) -> dict[str, Any]:
         "inbox": {
             "entries": sum(len(source.inbox) for source in incoming.sources.values()),
             "inline_bytes": sum(s.inbox.inline_bytes for s in incoming.sources.values()),
-            "gets": len(incoming.fetches),
+            "gets": len(incoming.fetches) - _lent(endpoint),
             "waits": len(incoming.waits),
             "untaken": len(incoming.shelf),
             "untaken_lost": incoming.deliveries.lost,
             "unacknowledged": sum(len(s.consumed) for s in incoming.sources.values()),
         },
+        "credits": _credits(endpoint),
         "sessions": _sessions(endpoint),
         "stale_messages": outgoing.stale + incoming.stale,
         "late_messages": incoming.arrivals.late,
         "violations": _violations(endpoint),
         "writes_failed": outgoing.transfers.failed,
+    }
+
+
+def _lent(endpoint: Endpoint) -> int:
+    """Blocks that are lent, or were and hold what nobody has asked for."""
+    fetches = endpoint.incoming.fetches
+    return sum(len(fetches.lent_to(peer)) for peer in fetches.borrowers)
+
+
+def _credits(endpoint: Endpoint) -> dict[str, int]:
+    """What is lent on either side, and how many puts have made use of it."""
+    outgoing, sources = endpoint.outgoing, endpoint.incoming.sources.values()
+    return {
+        "takers": sum(source.grants.agreed for source in sources),
+        "lent_blocks": _lent(endpoint),
+        "lent_bytes": endpoint.incoming.fetches.lent_bytes,
+        "borrowed_blocks": sum(len(r.grants.free) for r in outgoing.readers.values()),
+        "used": outgoing.transfers.credited,
     }
 
 

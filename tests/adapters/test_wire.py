@@ -55,12 +55,15 @@ SAMPLES: list[Any] = [
     up(m.Pull(1, 2, None, 0.0)),
     up(m.Cancel(1)),
     up(m.Ack(())),
+    up(m.Grants((m.Granted(1, REGION), m.Granted(2, REGION)))),
     up(m.Ack((1, 2**63 - 1))),
     up(m.Bye()),
     up(m.Bye((1, 2**63 - 1))),
     down(m.Bye()),
     down(m.Welcome(YOU, WHO, HOST, PLANE, True)),
+    down(m.Welcome(YOU, WHO, HOST, PLANE, False, True)),
     down(m.Synced(9)),
+    down(m.Landed(9, "k", 3, 64, 1, True)),
     down(m.Announce(9, "k", 3, 4, m.INLINE, None, b"body")),
     down(m.Announce(9, "k", 3, 0, m.INLINE, None, b"")),
     down(m.Announce(9, "k", 3, 64, m.OFFER, REGION, b"")),
@@ -126,7 +129,9 @@ def test_a_missing_field_or_a_surplus_frame_is_refused(message: Any) -> None:
     first, *rest = CODEC.encode(message)
     head, fields = cut(first)
     values = msgspec.msgpack.decode(fields)
-    needed = 8 if isinstance(message, m.Hello) else len(values)  # its compressors came later
+    inner = message.message if isinstance(message, m.Packet) else message
+    later = isinstance(inner, m.Welcome)  # whether it takes credits
+    needed = 8 if isinstance(message, m.Hello) else len(values) - later  # compressors, too
     shorter = msgspec.msgpack.encode(values[: needed - 1])
 
     for bad in (
@@ -173,6 +178,9 @@ BAD: list[Any] = [
     m.Packet(5, -6, REPORT, m.Cancel(1)),
     up(m.Ack(tuple(range(65_537)))),
     up(m.Bye(tuple(range(65_537)))),
+    up(m.Grants((m.Granted(1, REGION),) * 65)),
+    up(m.Grants((m.Granted(1, None),))),  # type: ignore[arg-type]
+    up(m.Grants((m.Granted(1, RegionRef(1, 0, -4)),))),
     up(m.Query("")),
     up(m.Query("k" * 1089)),
     up(m.Query(b"k")),  # type: ignore[arg-type]
@@ -190,6 +198,8 @@ BAD: list[Any] = [
     down(m.Announce(9, "k", 3, 0, m.ERROR, REGION, b"")),
     down(m.Announce(9, "k", 3, 4, 5, None, b"")),
     down(m.Announce(9, "k", 3, 4, -1, None, b"")),
+    down(m.Landed(9, "k", 3, -1, 1, True)),
+    down(m.Landed(9, "k", 3, 4, 1, 1)),  # type: ignore[arg-type]
     down(m.Offer(1, 3, REGION, b"bytes")),
     down(m.Ended((m.Gone(1, "k", 3, "bored", ""),))),
     down(m.Ended((m.Gone(1, "k", 3, "taken", ""),) * 65)),

@@ -103,7 +103,7 @@ class Lane:
     def _settings(self, role: str) -> dict[str, Any]:
         mortal = f"tcp://127.0.0.1:{self._port}"
         more: dict[str, Any] = {"shm_dir": self._directory, "pool_bytes": POOL}
-        more["timeouts"] = {"close_s": 0.5}
+        more["timeouts"] = {"close_s": 0.5, "credit_idle_s": 0.2}
         if role in SURVIVORS:
             more["senders"] = {"mortal": mortal}
         else:

@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("stage_process.py")
 SOURCES = str(Path(stagelink.__file__).resolve().parents[1])
 POOL = 8 << 20
 PATIENCE_S = 15.0
-TIMEOUTS = {"close_s": 1.0}
+TIMEOUTS = {"close_s": 1.0, "credit_idle_s": 0.2}
 
 
 class Mode(NamedTuple):

@@ -26,7 +26,7 @@ SHARE = 24 * MIB
 """Half of the three quarters of the pool that are for one direction."""
 
 ERRORS = {"PeerError", "DeadlineError"}
-QUICK = {"silence_s": 1.0, "close_s": 1.0}
+QUICK = {"silence_s": 1.0, "close_s": 1.0, "credit_idle_s": 0.2}
 WRITES, MAPS = Mode("shm-write", SIZE), Mode("shm", SIZE)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from stagelink.core.endpoint import Endpoint
@@ -13,6 +15,7 @@ from stagelink.core.events import (
     Fence,
     Fenced,
     Get,
+    PlaneReset,
     Received,
     Send,
     TimePassed,
@@ -25,6 +28,9 @@ from stagelink.core.pool import Pool
 from stagelink.core.settings import Settings
 from stagelink.core.timeouts import TimeoutPolicy
 from stagelink.core.values import HostCard, Identity, PlaneCard
+
+if TYPE_CHECKING:
+    from stagelink.core.events import Action
 
 ONE, TWO = b"1" * 16, b"2" * 16
 
@@ -88,7 +94,11 @@ class Reader:
         """Whom it greets, and how it describes itself to them, when ONE has been cut off."""
         self.machine.handle(Disconnected("tcp://one", "cut"), 0.0)
         assert Fence(ONE, dead=False) in self.machine.handle(TimePassed(), 31.0)
-        actions = self.machine.handle(Fenced(ONE, True, cards), 31.0)
+        return self.greetings(self.machine.handle(Fenced(ONE, True, cards), 31.0))
+
+    @staticmethod
+    def greetings(actions: list[Action]) -> list[tuple[str, bytes]]:
+        """To whom, and with which description."""
         return [
             (action.link, action.message.planes[0].descriptor)
             for action in actions
@@ -101,6 +111,14 @@ def test_a_fence_that_cuts_off_everybody_has_the_others_attach_again() -> None:
     assert world.greeted((world.card._replace(descriptor=b"second"),)) == [
         ("tcp://two", b"second")
     ]
+
+
+def test_a_reset_that_changes_the_description_tells_everybody() -> None:
+    world = Reader("write")
+    same = world.machine.handle(PlaneReset((world.card,)), 1.0)
+    other = world.machine.handle(PlaneReset((world.card._replace(descriptor=b"second"),)), 1.0)
+    assert world.greetings(same) == []
+    assert world.greetings(other) == [("tcp://one", b"second"), ("tcp://two", b"second")]
 
 
 @pytest.mark.parametrize("mode", ["write", "map"])

@@ -148,7 +148,7 @@ def test_what_is_computed_late_arrives_whole_and_on_the_readers_gpu(
 ) -> None:
     for seed in range(1, 6):
         producer.ask("put", f"k{seed}", seed)
-        payload = reader.get(f"k{seed}", timeout=20)
+        payload = reader.get(f"k{seed}", source="thinker", timeout=20)
         late = payload.value["late"]
         assert str(late.device) == "cuda:0"
         assert int((late != seed).sum()) == 0
@@ -159,7 +159,7 @@ def test_what_is_computed_late_arrives_whole_and_on_the_readers_gpu(
 
 def test_a_tensor_of_another_gpu_is_put_in_order(producer: Elsewhere, reader: Connector) -> None:
     producer.ask("put_from_the_other_gpu", "k", 7)
-    payload = reader.get("k", timeout=20)
+    payload = reader.get("k", source="thinker", timeout=20)
     assert int((payload.value != 7).sum()) == 0
     payload.close()
 
@@ -169,7 +169,7 @@ def test_a_lease_outlasts_the_kernels_that_read(producer: Elsewhere, reader: Con
     sums = []
     for seed in range(1, 41):
         producer.ask("put", f"k{seed}", seed)
-        payload = reader.get(f"k{seed}", timeout=20)
+        payload = reader.get(f"k{seed}", source="thinker", timeout=20)
         late = payload.value["late"]
         CUDA._sleep(SLOW)
         sums.append((late.to(torch.int64)).sum())

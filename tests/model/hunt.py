@@ -6,6 +6,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
+from tests.model.credit_mistakes import CREDIT_MISTAKES
 from tests.model.explorer import Explorer, Result
 from tests.model.mutations import MUTATIONS, mutated
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tests.model.state import Bounds
+
+MISTAKES = {**MUTATIONS, **CREDIT_MISTAKES}
 
 ALL = 10**9
 """More states than any world is explored for."""
@@ -51,7 +54,7 @@ def _explore(name: str, bounds: Bounds, most: int, seconds: float) -> Result:
     return Explorer(name, bounds).run(most, seconds)
 
 
-def hunt_mistakes(names: Iterable[str] = tuple(MUTATIONS), processes: int = 2) -> list[Result]:
+def hunt_mistakes(names: Iterable[str] = tuple(MISTAKES), processes: int = 2) -> list[Result]:
     """Plant each mistake in turn, and explore the world in which it must show."""
     with ProcessPoolExecutor(processes) as pool:
         return list(pool.map(hunt_mistake, names))
@@ -59,7 +62,7 @@ def hunt_mistakes(names: Iterable[str] = tuple(MUTATIONS), processes: int = 2) -
 
 def hunt_mistake(name: str) -> Result:
     """Explore the world of one mistake with the mistake in it."""
-    mutation = MUTATIONS[name]
+    mutation = MISTAKES[name]
     with mutated(mutation):
         return Explorer(name, mutation.bounds, progress_every=10).run(seconds=250.0)
 

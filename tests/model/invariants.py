@@ -60,7 +60,7 @@ def blocks_are_owned(endpoint: Endpoint) -> None:
     for entry in entries(endpoint).values():
         if entry.block:
             owned.append((entry.block.serial, HELD))
-    states = {gets.PULLING: RESERVED, gets.DRAINING: QUARANTINED}
+    states = {gets.PULLING: RESERVED, gets.GRANTED: RESERVED, gets.DRAINING: QUARANTINED}
     for fetch in endpoint.incoming.fetches.all():
         if fetch.block:
             owned.append((fetch.block.serial, states.get(fetch.state, HELD)))
@@ -170,7 +170,7 @@ def no_write_reaches_another_block(world: World, state: State) -> None:
             fetch = receiver.incoming.fetches.of_transfer(write.sender, write.transfer)
             if not fetch or not fetch.block or fetch.block.offset != write.target:
                 raise Violation(f"1 {write} may land in memory that is not its transfer's")
-            if fetch.state not in {gets.PULLING, gets.DRAINING}:
+            if fetch.state not in {gets.GRANTED, gets.PULLING, gets.DRAINING}:
                 raise Violation(f"1 {write} may land while the get is {fetch.state}")
         _still_published(world, state, write.sender, write.source, write.content, write, "reads")
 
@@ -245,6 +245,7 @@ def _calm(world: World, state: State, dialer: str, listener: str) -> None:
     if not receiver.closed:
         _nobody_waits(receiver, sender, source, reader)
     _nothing_is_kept(receiver, sender, source, reader)
+    _both_know_what_is_lent(receiver, source, reader)
     looking = {v.generation for v in state.views if v.place == dialer and v.where >= 0}
     for taker, giver, generation in state.delivered:
         entry = entries(sender).get(generation)
@@ -291,7 +292,7 @@ def _nobody_waits(receiver: Endpoint, sender: Endpoint, source: Source, reader: 
 
 
 def _works_on(fetch: Fetch, source: Source, generation: int) -> bool:
-    working = fetch.state not in {gets.WAITING, gets.DRAINING}
+    working = fetch.state not in {gets.WAITING, gets.DRAINING, gets.GRANTED}
     return working and (fetch.peer, fetch.generation) == (source.peer, generation)
 
 
@@ -314,6 +315,18 @@ def _nothing_is_kept(receiver: Endpoint, sender: Endpoint, source: Source, reade
     for transfer in reader.leases.ended:
         if transfer < report.low_water and transfer not in report.open_ids:
             raise Violation(f"15 the end of transfer {transfer} is remembered for nobody")
+
+
+def _both_know_what_is_lent(receiver: Endpoint, source: Source, reader: Reader) -> None:
+    """17: a block is lent on one side as on the other, and what was written there is told."""
+    lent = {
+        fetch.transfer
+        for fetch in receiver.incoming.fetches.lent_to(source.peer)
+        if fetch.state == gets.GRANTED
+    }
+    if lent != set(reader.grants.free) or reader.grants.spent:
+        kept = f"{reader.grants.free} and {reader.grants.spent}"
+        raise Violation(f"17 the receiver lends {lent}, the sender has {kept}")
 
 
 OF_THE_WORLD = (

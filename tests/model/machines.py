@@ -35,7 +35,7 @@ SESSIONS = 1000
 
 ORDER = (
     "ack", "greet", "probe", "settle", "grace", "fence", "heir", "fetch", "wait", "budget", "kept",
-    "ttl", "stuck",
+    "ttl", "idle", "stuck",
 )  # fmt: skip
 """Timers in the order in which a kind world lets them fire."""
 
@@ -52,6 +52,7 @@ class Policy(NamedTuple):
     ack_delay_s: float = 0.05
     ttl_s: float = 1.0
     silence_s: float = 10.0
+    credit_idle_s: float = 5.0
 
     def stuck_write_s(self, size: int) -> float:
         """Any time."""
@@ -105,7 +106,7 @@ class Machines:
         return Settings(
             instance, identity, HostCard("host", instance.decode()), (plane,),
             Policy(), PAGE * 8, bounds.max_writes, base, bounds.fences > 0,  # type: ignore[arg-type]
-            peer_share=bounds.peer_share,
+            peer_share=bounds.peer_share, credit_share=float(bounds.credits),
         )  # fmt: skip
 
     def dialer_of(self, message: Any) -> str:
@@ -251,6 +252,8 @@ def _forget_times(endpoint: Endpoint) -> None:
     """What only says when, or how much, and changes no more than the moment of a timer."""
     for source in endpoint.incoming.sources.values():
         source.owed, source.owed_bytes = min(source.owed, 1), 0
+        while len(source.grants.sizes) > 1:  # every payload is as large as the others
+            source.grants.sizes.pop()
         source.session = _placeless(source.session)
     for reader in endpoint.outgoing.readers.values():
         reader.session = _placeless(reader.session)

@@ -10,6 +10,7 @@ from stagelink.core import messages as ms
 from stagelink.core.events import Delivery
 from stagelink.core.handshake.feed import Sent
 from stagelink.core.handshake.fetch import Fetch
+from stagelink.core.handshake.grants import Spent
 from stagelink.core.handshake.inbox import Known
 from stagelink.core.handshake.lease import Ended as EndedTransfer
 from stagelink.core.handshake.lease import Lease
@@ -30,7 +31,7 @@ Group = tuple[Any, ...]
 FIELDS: dict[type, tuple[str, ...]] = {
     kind: tuple(fields.split())
     for kind, fields in {
-        Fetch: "f k . K g . . g . t . . B n . .",
+        Fetch: "f k . K g . . g . t . . B n . . .",
         Known: "g K . . . B f",
         Block: ". . b .",
         Delivery: "f g . . B . .",
@@ -39,6 +40,7 @@ FIELDS: dict[type, tuple[str, ...]] = {
         Lease: ". g . .",
         EndedTransfer: "g .",
         Sent: "n .",
+        Spent: "t .",
         ms.Report: "t *t n *g",
         ms.Announce: "n K g . . . B",
         ms.Gone: "n K g . .",
@@ -48,6 +50,8 @@ FIELDS: dict[type, tuple[str, ...]] = {
         ms.Done: "t g .",
         ms.Refused: "t . .",
         ms.Cancel: "t",
+        ms.Granted: "t .",
+        ms.Landed: "n K g . t .",
         ms.Ack: "*g",
         ms.Bye: "*g",
         ms.Synced: "n",
@@ -242,6 +246,8 @@ class Walk:
             tuple([(self.id("t", t), self.value(lease)) for t, lease in transfers]),
             tuple([(self.id("t", t), self.value(end)) for t, end in ended]),
             self.id("t", floor), rest[0], self.many("g", rest[1]),
+            tuple([(self.id("t", transfer), target) for transfer, target in rest[2][0]]),
+            tuple([(self.id("g", g), self.value(spent)) for g, spent in rest[2][1]]),
         )  # fmt: skip
 
     def _incoming(self, me: str, incoming: Any) -> Any:
@@ -261,6 +267,7 @@ class Walk:
         (
             address, stage, session, peer, name, attached, met, gone, inbox, cursor, synced,
             fresh, consumed, notices, owed_bytes, owed, reported, rejected, recent, stalled,
+            grants,
         ) = source  # fmt: skip
         return (
             address, stage, self.value(session), peer, name, attached, met, gone,
@@ -269,7 +276,7 @@ class Walk:
             self.many("g", notices), owed_bytes, owed, self.value(reported),
             tuple([self.key(key) for key in rejected]),
             tuple([(self.key(key), why) for key, why in recent]),
-            tuple([self.key(key) for key in stalled]),
+            tuple([self.key(key) for key in stalled]), grants,
         )  # fmt: skip
 
     # --- the world -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.state import Violation
 
-from stagelink.core.handshake.fetch import DRAINING, PULLING
+from stagelink.core.handshake.fetch import DRAINING, GRANTED, PULLING
 
 if TYPE_CHECKING:
     from stagelink.core.endpoint import Endpoint
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 def nobody_has_more_than_a_share(endpoint: Endpoint) -> None:
     """16: what only one peer can set free is within its share, or one block."""
     share, capacity = endpoint.settings.peer_share, endpoint.pool.stats().capacity
+    lent = endpoint.incoming.fetches.lent_bytes
+    if lent != sum(f.block.size for f in endpoint.incoming.fetches.all() if f.lent and f.block):
+        raise Violation(f"16 {lent} bytes are not what is lent")
+    for peer in endpoint.incoming.fetches.borrowers:
+        to_peer = sum(f.block.size for f in endpoint.incoming.fetches.lent_to(peer) if f.block)
+        if 2 * to_peer > endpoint.settings.credit_share * capacity:
+            raise Violation(f"16 {to_peer} bytes of {capacity} are lent to {peer!r}")
     for peer, blocks in (*_written(endpoint).items(), *_offered(endpoint).items()):
         if len(blocks) > 1 and sum(blocks) > share * capacity:
             raise Violation(f"16 {peer!r} has blocks of {blocks} bytes out of {capacity}")
@@ -25,7 +32,7 @@ def _written(endpoint: Endpoint) -> dict[bytes, list[int]]:
     found: dict[bytes, list[int]] = {}
     fetches = endpoint.incoming.fetches
     for fetch in fetches.all():
-        if fetch.block and fetch.state in {PULLING, DRAINING}:
+        if fetch.block and fetch.state in {GRANTED, PULLING, DRAINING}:
             found.setdefault(fetch.peer, []).append(fetch.block.size)
     for peer, blocks in found.items():
         if fetches.reached.get(peer, 0) < sum(blocks):

@@ -51,6 +51,7 @@ class Bounds(NamedTuple):
     receiver_pages: int = 1
     max_writes: int = 2
     peer_share: float = 1.0  # no bound
+    credits: bool = False  # half of the receiver's pool may be lent
     inbox: int = 65_536
     met: bool = False  # the conversations are open when the world begins
     start: tuple[str, ...] = ()  # calls made before that, as "put s k"; "mail": all that is sent

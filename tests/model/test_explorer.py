@@ -51,6 +51,7 @@ def test_large_worlds_hold_their_promises() -> None:
         Bounds(losses=1, greets=1),
         Bounds(mode="eager", puts=2, gets=2),
         Bounds(puts=2, gets=2, stops=1),
+        Bounds(puts=2, gets=1, withdraws=1, credits=True, receiver_pages=2),
     ],
 )
 def test_states_of_one_normal_form_have_the_same_successors(bounds: Bounds) -> None:

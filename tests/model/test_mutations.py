@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.model.hunt import hunt_mistake
-from tests.model.mutations import MUTATIONS
+from tests.model.hunt import MISTAKES, hunt_mistake
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("name", MISTAKES)
 def test_the_explorer_finds_the_mistake(name: str) -> None:
     result = hunt_mistake(name)
 

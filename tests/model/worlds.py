@@ -56,6 +56,85 @@ _OF_WRITES: Table = {
     },
 }  # fmt: skip
 
+_LENT: dict[str, Any] = {
+    "credits": True, "receiver_pages": 2, "puts": 2, "withdraws": 1, "met": True,
+    "start": ("put s k", "mail", "withdraw s k", "mail"),
+}  # fmt: skip
+"""One of the receiver's two pages is lent, and the key that told how large it should be is gone."""
+
+_OF_CREDITS: Table = {
+    "used": {},
+    "never used": {"puts": 1},
+    "first": {"start": (), "gets": 2},
+    "cut": {"cuts": 1},
+    "copy": {"dups": 1},
+    "loss": {"losses": 1},
+    "backlog": {"puts": 3, "keys": "kl", "gets": 2},
+    "replace": {"puts": 3},
+    "withdraw": {"withdraws": 2},
+    "cancel": {"cancels": 1, "gets": 2},
+    "reject": {"rejects": 1},
+    "stop": {"stops": 1, "gets": 2},
+    "poll": {"polls": 2},
+    "wait": {"waits": 1},
+    "untaken": {"untaken": 1, "gets": 2},
+    "stream": {"puts": 1, "gets": 0, "chunks": 1},
+    "silence": {"silent": True, "gets": 2, "cuts": 1},
+    "attach fails": {"attach_failures": 1, "cuts": 1},
+    "greets again": {"greets": 1, "cuts": 1},
+    "write fails": {"write_failures": 1, "gets": 2},
+    "stuck": {"resets": 1},
+    "fence": {"fences": 1, "cuts": 1},
+    "sender dies": {"sender_crashes": 1},
+    "receiver dies": {"receiver_crashes": 1},
+    "cannot fence": {"sender_crashes": 1, "unfenced": 1},
+    "close": {"closes": 1},
+    "two close": {"closes": 2},
+    "no room": {"puts": 3, "keys": "kl", "gets": 2, "sender_pages": 3},
+    "one write at a time": {"max_writes": 1, "puts": 3, "keys": "kl", "cancels": 1},
+    "eviction": {"keys": "kl", "puts": 3, "inbox": 1},
+}  # fmt: skip
+
+_LARGE_CREDITS: Table = {
+    "cut twice": {"cuts": 2},
+    "cut, copy": {"cuts": 1, "dups": 1},
+    "cut, loss": {"cuts": 1, "losses": 1},
+    "cut, two gets": {"cuts": 1, "gets": 2},
+    "cut, replace": {"cuts": 1, "puts": 3},
+    "cut, withdraw": {"cuts": 1, "withdraws": 2},
+    "cut, poll": {"cuts": 1, "polls": 2},
+    "cut, cancel": {"cuts": 1, "cancels": 1, "gets": 2},
+    "cut, reject": {"cuts": 1, "rejects": 1},
+    "cut, close": {"cuts": 1, "closes": 1},
+    "cut, write fails": {"cuts": 1, "write_failures": 1, "gets": 2},
+    "fence, copy": {"fences": 1, "cuts": 1, "dups": 1},
+    "fence, two gets": {"fences": 1, "cuts": 1, "gets": 2},
+    "fence twice": {"fences": 2, "cuts": 2},
+    "fence, cannot": {"fences": 1, "cuts": 1, "unfenced": 1},
+    "fence, sender dies": {"fences": 1, "cuts": 1, "sender_crashes": 1},
+    "stuck, two gets": {"resets": 1, "gets": 2, "cuts": 1},
+    "both die": {"receiver_crashes": 1, "sender_crashes": 1, "gets": 2, "puts": 3},
+    "sender dies, two puts": {"sender_crashes": 1, "puts": 3, "gets": 2},
+    "receiver dies, two puts": {"receiver_crashes": 1, "puts": 3, "gets": 2},
+    "backlog, cut": {"puts": 3, "keys": "kl", "gets": 2, "cuts": 1},
+    "stream, cut": {"puts": 1, "gets": 0, "chunks": 2, "cuts": 1},
+    "two lent": {"receiver_pages": 4, "puts": 3, "keys": "kl", "gets": 2},
+    "short log, cut": {
+        "puts": 3, "gets": 2, "cuts": 1, "limits": (("ledger.GONE_LIMIT", 0),),
+    },
+    "window, cut": {
+        "puts": 3, "keys": "kl", "cuts": 1, "limits": (("handshake.feed.WINDOW_RECORDS", 1),),
+    },
+}  # fmt: skip
+
+_FULL: dict[str, Any] = {
+    **_LENT, "places": "glare", "puts": 4, "withdraws": 2, "gets": 2,
+    "start": (
+        "put s k", "mail", "withdraw s k", "mail", "put r k", "mail", "withdraw r k", "mail",
+    ),
+}  # fmt: skip
+"""Two that have lent one another half of their pools."""
+
 _OF_EAGER: Table = {
     "window": {"puts": 2, "keys": "kl", "limits": (("handshake.feed.WINDOW_RECORDS", 1),)},
     "window of bytes": {"puts": 2, "keys": "kl", "limits": (("handshake.feed.WINDOW_BYTES", 1),)},
@@ -167,3 +246,12 @@ def _worlds(every: Table, of_mode: dict[str, Table]) -> dict[str, Bounds]:
 
 SMALL = _worlds(_EVERYWHERE, {"eager": _OF_EAGER, "offer": _OF_OFFERS, "pull": _OF_WRITES})
 LARGE = _worlds(_LARGE, {"pull": _LARGE_WRITES})
+SMALL |= {f"credit: {name}": Bounds(**{**_LENT, **more}) for name, more in _OF_CREDITS.items()}
+LARGE |= {f"credit: {name}": Bounds(**{**_LENT, **more}) for name, more in _LARGE_CREDITS.items()}
+SMALL |= {
+    "credit: two peers full": Bounds(**_FULL),
+    "credit: two readers": Bounds(
+        credits=True, receiver_pages=2, places="two", puts=2, gets=2, met=True
+    ),
+}
+LARGE |= {"credit: two peers full, cut": Bounds(**_FULL, cuts=1)}

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 # test is about, and its log goes to stdout.
 os.environ.setdefault("MORI_DISABLE_AUTO_XGMI", "1")
 os.environ.setdefault("MORI_IO_LOG_LEVEL", "critical")
+# Copies overtake each other where streams and events allow it.
+os.environ.setdefault("HIPSIM_SHUFFLE", "1")
 
 verbsim.setup()
 
@@ -100,10 +102,18 @@ class Side:
         self.engine.register_remote_engine(mori.EngineDesc.unpack(described[0]))
         return mori.MemoryDesc.unpack(described[1])
 
+    def meet_only(self, described: tuple[bytes, bytes]) -> None:
+        """Make a peer's engine known; what is returned here can go to another process."""
+        self.meet(described)
+
     def write(self, there: Any, size: int = 64, *, at: int = 0, mine: int = 0) -> Any:
         """Begin a write of our memory into that one."""
         uid = self.engine.allocate_transfer_uid()
         return self.engine.write(self.memory, mine, there, at, size, uid)
+
+    def push(self, described: tuple[bytes, bytes], size: int, at: int = 0) -> tuple[str, str]:
+        """Write our first bytes there, wait, and tell how it ended."""
+        return ended(self.write(self.meet(described), size, at=at))
 
     def heard(self, key: str, uid: int) -> str:
         """How the transfer of that number ended that *key* told us of; empty if it has not."""

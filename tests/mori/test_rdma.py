@@ -289,3 +289,23 @@ def test_memory_of_a_gpu_is_refused_by_a_plane_for_the_host() -> None:
     with pytest.raises(TransportError, match="only device"):
         plane.register(REGION, PinnedMemoryProvider().allocate(4096))
     plane.close()
+
+
+def test_a_reset_ends_what_the_network_does_not(
+    pair: Meeting, meet: Callable[..., Meeting]
+) -> None:
+    other = meet(on_rdma, size=SIZE)
+    pair.owner.plane.attach(other.owner.instance, other.owner.plane.describe())
+    before = pair.owner.plane.describe()
+    with verbsim.retry_for(60.0), verbsim.drop_all():
+        outcomes = [write(pair, pair.peer.instance, i * PART) for i in range(40)]
+        began_s = time.monotonic()
+        pair.owner.plane.reset()
+        assert time.monotonic() - began_s < 10.0
+        assert all("the write was stopped" in outcome.wait() for outcome in outcomes)
+    pair.peer.memory.buffer[:] = b"\x33" * SIZE
+    assert pair.owner.plane.describe() != before
+    time.sleep(0.1)
+    assert bytes(pair.peer.memory.buffer) == b"\x33" * SIZE
+    assert arrives(pair)
+    assert not write(pair, other.owner.instance).wait()

@@ -53,6 +53,7 @@ class Node:
     def __init__(self, name: str, identity: Identity, mode: str, *, can_fence: bool) -> None:
         self.name, self.identity = name, identity
         self.mode, self.can_fence = mode, can_fence
+        self.credit_share = 0.0
         self.starts = 0
         self.alive = False
 
@@ -65,7 +66,7 @@ class Node:
         self.settings = Settings(
             self.instance, self.identity, HostCard("host", self.instance.hex()),
             (OwnPlane(card, crosses_hosts=False),), POLICY, 256, 2, self.starts << 20,
-            self.can_fence, 3.0,
+            self.can_fence, 3.0, credit_share=self.credit_share,
         )  # fmt: skip
         self.endpoint = Endpoint(self.settings, Pool(capacity, ALIGNMENT, pool_id=self.starts))
         self.alive = True

@@ -89,7 +89,7 @@ class Plane:
             world.after(whole_s, lambda: self._finish(write, failed))
 
     def _check_target(self, write: Write) -> None:
-        """A write must only go to the very block that was named in its Pull."""
+        """A write must only go to the very block that was named in its Pull, or lent."""
         order, target = write.order, write.target
         row = target.block_at(order.target.offset)
         serial = self.pulled.get((order.peer, order.transfer))

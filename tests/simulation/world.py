@@ -35,7 +35,7 @@ from stagelink.core.events import (
     TimePassed,
     Untaken,
 )  # fmt: skip
-from stagelink.core.messages import Packet, Pull
+from stagelink.core.messages import Grants, Packet, Pull
 from stagelink.core.pool import Block, Refusal
 from stagelink.core.values import Identity
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagelink.core.events import Action, Event
+    from stagelink.core.values import RegionRef
 
 TRACE = 40
 AT_ONCE = frozenset({"publish", "poll", "cancel", "withdraw"})
@@ -77,6 +78,8 @@ class World:
         self.memories: dict[bytes, bytearray] = {}  # also of those that have ended
         self.mode = chance.choice(("map", "write"))
         self.can_fence = self.mode == "write" and chance.random() < 0.5
+        # Of a stream of its own as well.
+        self.credit_share = random.Random(seed + 2).choice((0.0, 0.5, 1.0))
         self.capacity = ALIGNMENT * chance.choice((8, 16, 64))
         self.network, self.plane = Network(self), Plane(self)
         self.nodes: dict[str, Node] = {}
@@ -84,6 +87,7 @@ class World:
             ("a", Identity("a")), ("b", Identity("b")), ("c", Identity("c")), ("d", Identity("b", 1)),
         ):  # fmt: skip
             self.nodes[name] = Node(name, identity, self.mode, can_fence=self.can_fence)
+            self.nodes[name].credit_share = self.credit_share
             self.start(self.nodes[name])
         self.story = Story(self, acts)
 
@@ -240,7 +244,10 @@ class World:
         elif isinstance(action, Send):
             message = action.message
             if isinstance(message, Packet) and isinstance(message.message, Pull):
-                self._pulled(node, message.message)
+                self._named(node, message.message.transfer, message.message.target)
+            elif isinstance(message, Packet) and isinstance(message.message, Grants):
+                for transfer, target in message.message.blocks:
+                    self._named(node, transfer, target)
             self.network.send(node, action.link, message)
         elif isinstance(action, Dial):
             self.network.dial(node, action.link)
@@ -258,15 +265,16 @@ class World:
         else:
             assert isinstance(action, HangUp)
 
-    def _pulled(self, node: Node, pull: Pull) -> None:
-        if pull.target is None:
+    def _named(self, node: Node, transfer: int, target: RegionRef | None) -> None:
+        """A receiver says where a transfer is to be written."""
+        if target is None:
             return
-        row = node.block_at(pull.target.offset)
+        row = node.block_at(target.offset)
         serial = self.plane.pulled.setdefault(
-            (node.instance, pull.transfer), row[2] if row is not None else -1
+            (node.instance, transfer), row[2] if row is not None else -1
         )
         if row is None or row[2] != serial:
-            raise Violation(f"{node.name} sends {pull}, begun in block {serial}, into {row}")
+            raise Violation(f"{node.name} names {target}, begun in block {serial}, now {row}")
 
     def _complete(self, node: Node, action: Complete) -> None:
         call = node.tickets.pop(action.ticket, None)

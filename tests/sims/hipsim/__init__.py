@@ -18,8 +18,9 @@ Call :func:`setup` before anything imports ``mori``::
 **What is real**: the engine, its threads, its descriptors and what goes between processes. A handle
 that another process opens maps the same pages, and a process that dies leaves its peers with them.
 
-**What is not**: time (a copy takes what ``memmove`` takes), concurrency of streams (one worker does
-everything in the order of submission), kernels, and faults of hardware other than those asked for.
+**What is not**: time (a copy takes what ``memmove`` takes), copies at the same time (one worker does
+all of them, in the order of submission or, shuffled, in any other that streams and events allow),
+kernels, and faults of hardware other than those asked for.
 
 Environment, read at the first call of the runtime (*host* variant):
 
@@ -29,6 +30,7 @@ Environment, read at the first call of the runtime (*host* variant):
 ``HIPSIM_P2P``               1        whether devices reach each other's memory
 ``HIPSIM_ASYNC``             1        0: a copy is done when the call that submits it returns
 ``HIPSIM_DELAY_US``          0        what each copy waits before it begins
+``HIPSIM_SHUFFLE``           0        a seed: streams overtake each other where nothing forbids it
 ``HIPSIM_MEM_MB``            8192     memory of each device
 ``HIPSIM_TRACE``             0        1 says on stderr what is done
 ============================ =======  =============================================================

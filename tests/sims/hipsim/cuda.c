@@ -9,13 +9,13 @@
 #include <string.h>
 
 /* PASS(name in HIP, name in CUDA, parameters, arguments) */
-#define PASS(hip, name, parameters, arguments)                                                    \
-  EXPORT hipError_t hip parameters;                                                               \
-  EXPORT hipError_t hip parameters {                                                              \
-    NEEDS_CUDA;                                                                                   \
-    hipError_t error = cuda.name arguments;                                                       \
-    if (error && error != hipErrorNotReady) TRACE(#hip ": error %d", error);                      \
-    return error;                                                                                 \
+#define PASS(hip, name, parameters, arguments)                               \
+  EXPORT hipError_t hip parameters;                                          \
+  EXPORT hipError_t hip parameters {                                         \
+    NEEDS_CUDA;                                                              \
+    hipError_t error = cuda.name arguments;                                  \
+    if (error && error != hipErrorNotReady) TRACE(#hip ": error %d", error); \
+    return error;                                                            \
   }
 
 PASS(hipGetDeviceCount, cudaGetDeviceCount, (int *count), (count))
@@ -34,16 +34,16 @@ PASS(hipHostFree, cudaFreeHost, (void *pointer), (pointer))
 PASS(hipHostRegister, cudaHostRegister, (void *pointer, size_t size, unsigned flags),
      (pointer, size, flags & 7))
 PASS(hipHostUnregister, cudaHostUnregister, (void *pointer), (pointer))
-PASS(hipHostGetDevicePointer, cudaHostGetDevicePointer, (void **out, void *pointer, unsigned flags),
-     (out, pointer, flags))
+PASS(hipHostGetDevicePointer, cudaHostGetDevicePointer,
+     (void **out, void *pointer, unsigned flags), (out, pointer, flags))
 PASS(hipMemGetInfo, cudaMemGetInfo, (size_t *unused, size_t *total), (unused, total))
-PASS(hipStreamCreateWithFlags, cudaStreamCreateWithFlags, (stream_t *out, unsigned flags),
+PASS(hipStreamCreateWithFlags, cudaStreamCreateWithFlags, (stream_t * out, unsigned flags),
      (out, flags))
 PASS(hipStreamDestroy, cudaStreamDestroy, (stream_t stream), (stream))
 PASS(hipStreamSynchronize, cudaStreamSynchronize, (stream_t stream), (stream))
 PASS(hipStreamWaitEvent, cudaStreamWaitEvent, (stream_t stream, event_t event, unsigned flags),
      (stream, event, flags))
-PASS(hipEventCreateWithFlags, cudaEventCreateWithFlags, (event_t *out, unsigned flags),
+PASS(hipEventCreateWithFlags, cudaEventCreateWithFlags, (event_t * out, unsigned flags),
      (out, flags & 7))
 PASS(hipEventDestroy, cudaEventDestroy, (event_t event), (event))
 PASS(hipEventRecord, cudaEventRecord, (event_t event, stream_t stream), (event, stream))
@@ -88,7 +88,8 @@ EXPORT hipError_t hipDeviceEnablePeerAccess(int peer, unsigned flags) {
   return hipSuccess;
 }
 
-/* HIP numbers its attributes otherwise than CUDA; a device has none of those the engine asks for. */
+/* HIP numbers its attributes otherwise than CUDA; a device has none of those the engine asks for.
+ */
 EXPORT hipError_t hipDeviceGetAttribute(int *value, int attribute, int device) {
   (void)attribute, (void)device;
   *value = 0;
@@ -142,7 +143,8 @@ EXPORT hipError_t hipPointerGetAttributes(hipPointerAttribute_t *about, const vo
   about->device = -1;
   hipError_t error = cuda.cudaPointerGetAttributes(&found, pointer);
   if (error) return error;
-  if (!found.type) return hipErrorInvalidValue; /* CUDA knows host memory of any kind, HIP does not */
+  if (!found.type)
+    return hipErrorInvalidValue; /* CUDA knows host memory of any kind, HIP does not */
   about->type = found.type;
   about->device = found.device;
   about->devicePointer = found.device_pointer;
@@ -215,8 +217,10 @@ static void remember(char *base, size_t size, int device) {
   pthread_mutex_lock(&lock);
   int i = 0;
   while (i < filled && !(imports[i].base == base && imports[i].device == device)) i++;
-  if (i < filled) imports[i].uses++;
-  else if (filled < MOST_IMPORTS) imports[filled++] = (struct import){base, size, device, 1};
+  if (i < filled)
+    imports[i].uses++;
+  else if (filled < MOST_IMPORTS)
+    imports[filled++] = (struct import){base, size, device, 1};
   pthread_mutex_unlock(&lock);
 }
 

@@ -1,8 +1,9 @@
 /* Copies between devices: the one thing in which CUDA and HIP differ here.
  *
- * The engine imports a handle on its LOCAL device and copies on a stream of the REMOTE one. In CUDA
- * an imported mapping belongs to the context that imported it, so such a copy runs on a stream of
- * our own on that device, and events put it between what comes before and after on the engine's.
+ * The engine imports a handle on its LOCAL device and copies on a stream of the REMOTE one. In
+ * CUDA an imported mapping belongs to the context that imported it, so such a copy runs on a
+ * stream of our own on that device, and events put it between what comes before and after on the
+ * engine's.
  *
  * HIPSIM_CUDA_COPY=peer or =default does without that, to see what the driver makes of it.
  */

@@ -1,4 +1,5 @@
-/* HIPSIM_CUDART and HIPSIM_LIBCUDA name other libraries; HIPSIM_TRACE=1 says on stderr what is done. */
+/* HIPSIM_CUDART and HIPSIM_LIBCUDA name other libraries; HIPSIM_TRACE=1 says on stderr what is
+ * done. */
 #include "cuda.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -25,9 +26,12 @@ static int says(const char *variable, const char *wanted) {
 }
 
 static void load(void) {
-  static const char *const runtimes[] = {"libcudart.so.13", "libcudart.so.12",
-                                         "libcudart.so.11.0", "libcudart.so",
-                                         "/usr/local/cuda/lib64/libcudart.so", NULL};
+  static const char *const runtimes[] = {"libcudart.so.13",
+                                         "libcudart.so.12",
+                                         "libcudart.so.11.0",
+                                         "libcudart.so",
+                                         "/usr/local/cuda/lib64/libcudart.so",
+                                         NULL};
   static const char *const drivers[] = {"libcuda.so.1", NULL};
   cuda.trace = says("HIPSIM_TRACE", "1");
   cuda.copies = says("HIPSIM_CUDA_COPY", "peer")      ? PEER
@@ -36,10 +40,10 @@ static void load(void) {
   void *runtime = open_library("HIPSIM_CUDART", runtimes);
   if (!runtime) return;
   loaded = 1;
-#define LOAD(name, parameters)                                                                    \
-  if (!(*(void **)&cuda.name = dlsym(runtime, #name))) {                                          \
-    fprintf(stderr, "hipsim: the CUDA runtime has no %s\n", #name);                               \
-    loaded = 0;                                                                                   \
+#define LOAD(name, parameters)                                      \
+  if (!(*(void **)&cuda.name = dlsym(runtime, #name))) {            \
+    fprintf(stderr, "hipsim: the CUDA runtime has no %s\n", #name); \
+    loaded = 0;                                                     \
   }
   FUNCTIONS(LOAD)
   *(void **)&cuda.cudaGetErrorString = dlsym(runtime, "cudaGetErrorString");

@@ -38,6 +38,7 @@ static void read_settings(void) {
   sim.trace = (int)setting("HIPSIM_TRACE", 0);
   sim.memory = (size_t)setting("HIPSIM_MEM_MB", 8192) << 20;
   work_settings.delay_us = (int)setting("HIPSIM_DELAY_US", 0);
+  work_settings.shuffle = setting("HIPSIM_SHUFFLE", 0);
   const char *visible = getenv("HIP_VISIBLE_DEVICES");
   if (visible) {
     sim.devices = choose_visible(visible, (int)present);

@@ -31,7 +31,13 @@ enum {
   hipErrorUnknown = 999
 };
 
-enum { hipMemcpyHostToHost, hipMemcpyHostToDevice, hipMemcpyDeviceToHost, hipMemcpyDeviceToDevice, hipMemcpyDefault };
+enum {
+  hipMemcpyHostToHost,
+  hipMemcpyHostToDevice,
+  hipMemcpyDeviceToHost,
+  hipMemcpyDeviceToDevice,
+  hipMemcpyDefault
+};
 enum { hipMemoryTypeUnregistered, hipMemoryTypeHost, hipMemoryTypeDevice };
 
 typedef struct {
@@ -95,7 +101,8 @@ static inline const char *hip_error_string(hipError_t error) {
   case hipErrorInvalidDevice: return "invalid device ordinal";
   case hipErrorInvalidContext: return "invalid device context";
   case hipErrorMapFailed: return "mapping of buffer object failed";
-  case hipErrorPeerAccessUnsupported: return "peer access is not supported between these two devices";
+  case hipErrorPeerAccessUnsupported:
+    return "peer access is not supported between these two devices";
   case hipErrorInvalidHandle: return "invalid resource handle";
   case hipErrorNotFound: return "named symbol not found";
   case hipErrorNotReady: return "device not ready";

@@ -13,7 +13,8 @@ EXPORT void hipsim_hold(int on) {
   sim_wake_worker();
 }
 
-/* After `skip` good copies the next `count` fail: no byte moves, and an event tells of it later. */
+/* After `skip` good copies the next `count` fail: no byte moves, and an event tells of it later.
+ */
 EXPORT void hipsim_fail_next(int count, int error, int skip) {
   sim_init();
   work_settings.error = error;

@@ -1,5 +1,6 @@
-/* A handle names the exporter's descriptor in /proc, and the inode behind it: whoever may look into
- * that process can map the same pages, and a number that was used again since is told apart. */
+/* A handle names the exporter's descriptor in /proc, and the inode behind it: whoever may look
+ * into that process can map the same pages, and a number that was used again since is told apart.
+ */
 #include "sim.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -34,7 +35,8 @@ EXPORT hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *out, void *pointer) {
   return hipSuccess;
 }
 
-/* The number under which this process knows a device; its own one if it does not see that device. */
+/* The number under which this process knows a device; its own one if it does not see that device.
+ */
 static int visible(int physical) {
   for (int device = 0; device < sim.devices; device++)
     if (sim.physical[device] == physical) return device;
@@ -60,7 +62,8 @@ EXPORT hipError_t hipIpcOpenMemHandle(void **out, hipIpcMemHandle_t raw, unsigne
   memcpy(&handle, &raw, sizeof handle);
   sim_init();
   if (memcmp(handle.magic, MAGIC, sizeof handle.magic)) return sim_return(hipErrorInvalidValue);
-  if (handle.pid == getpid()) return sim_return(hipErrorInvalidContext); /* real ones refuse it too */
+  if (handle.pid == getpid())
+    return sim_return(hipErrorInvalidContext); /* real ones refuse it too */
   sim_lock_memory();
   struct allocation *known = sim_find_imported(handle.inode);
   if (known) { /* opened again: the same address, counted */

@@ -23,8 +23,10 @@ static size_t after(const char *pointer) {
   size_t low = 0, high = filled;
   while (low < high) {
     size_t middle = (low + high) / 2;
-    if (table[middle].base <= pointer) low = middle + 1;
-    else high = middle;
+    if (table[middle].base <= pointer)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }
@@ -89,8 +91,8 @@ static size_t in_pages(size_t size) { return (size + PAGE - 1) & ~(PAGE - 1); }
 /* An inaccessible page follows, so that an overrun never lands unseen in a neighbour. */
 void *sim_map(int fd, size_t size) {
   size_t length = in_pages(size);
-  char *place = mmap(NULL, length + PAGE, PROT_NONE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char *place =
+      mmap(NULL, length + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (place == MAP_FAILED) return NULL;
   void *mapped = mmap(place, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
   if (mapped != MAP_FAILED) return mapped;

@@ -3,7 +3,7 @@
  * devices.c   settings from the environment, devices, properties, errors
  * memory.c    allocations and what is known of a pointer
  * ipc.c       handles by which another process maps an allocation
- * work.c      streams, events and copies: one worker, first come, first served
+ * work.c      streams, events and copies
  * hooks.c     what tests may set and count
  */
 #ifndef HIPSIM_SIM_H
@@ -34,13 +34,13 @@ void sim_init(void);
 int sim_no_such_device(int device);
 hipError_t sim_return(hipError_t error); /* keeps it for hipGetLastError */
 
-#define TRACE(...)                                                                                \
-  do {                                                                                            \
-    if (sim.trace) {                                                                              \
-      fprintf(stderr, "[hipsim %d] ", getpid());                                                  \
-      fprintf(stderr, __VA_ARGS__);                                                               \
-      fputc('\n', stderr);                                                                        \
-    }                                                                                             \
+#define TRACE(...)                               \
+  do {                                           \
+    if (sim.trace) {                             \
+      fprintf(stderr, "[hipsim %d] ", getpid()); \
+      fprintf(stderr, __VA_ARGS__);              \
+      fputc('\n', stderr);                       \
+    }                                            \
   } while (0)
 
 enum kind { DEVICE_MEMORY, HOST_MEMORY, IMPORTED };
@@ -74,7 +74,8 @@ void sim_work_after_fork(void);
 
 struct work_settings {
   volatile int delay_us;
-  volatile int hold; /* copies wait while it is set */
+  volatile int hold;     /* copies wait while it is set */
+  volatile long shuffle; /* a seed, or 0 */
   volatile int skip, fail, error;
 };
 extern struct work_settings work_settings;

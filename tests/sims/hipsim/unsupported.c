@@ -1,7 +1,8 @@
 /* What the engine's libraries name and no transfer ever calls: kernels, modules, virtual memory.
  *
- * The names must exist, or the libraries do not load. Calling one is refused, loudly and harmlessly;
- * only the registration of device code succeeds, because it runs when the libraries are loaded.
+ * The names must exist, or the libraries do not load. Calling one is refused, loudly and
+ * harmlessly; only the registration of device code succeeds, because it runs when the libraries
+ * are loaded.
  */
 #include "hip_abi.h"
 
@@ -19,8 +20,8 @@ EXPORT void __hipUnregisterFatBinary(void **handle) { (void)handle; }
 
 EXPORT void __hipRegisterFunction(void) {}
 
-#define UNSUPPORTED(name)                                                                         \
-  EXPORT hipError_t name(void);                                                                   \
+#define UNSUPPORTED(name)       \
+  EXPORT hipError_t name(void); \
   EXPORT hipError_t name(void) { return hipErrorNotSupported; }
 
 UNSUPPORTED(__hipPushCallConfiguration)

@@ -1,13 +1,17 @@
-/* Streams, events and copies. One worker does everything in the order in which it was submitted:
- * a legal schedule of any program, and the streams of the engine are not what we test.
+/* Streams, events and copies, all of them done by one worker.
  *
- * A copy is checked against the ALLOCATION that it touches, as ROCm checks it, and not against what
- * the engine registered: what the engine does not check must show. */
+ * It takes them in the order in which they were submitted, or (HIPSIM_SHUFFLE) in any other that
+ * streams and events allow: what a program may not rely on, it then had better not.
+ *
+ * A copy is checked against the ALLOCATION that it touches, as ROCm checks it, and not against
+ * what the engine registered: what the engine does not check must show. */
 #include "sim.h"
 #include <stdlib.h>
 
 typedef struct {
   hipError_t error; /* of a copy, until an event takes it */
+  uint64_t newest;  /* the last operation that was submitted to it */
+  uint64_t seen;    /* the choice in which it had its turn */
 } stream_t;
 
 typedef struct {
@@ -15,10 +19,11 @@ typedef struct {
   hipError_t error;
 } event_t;
 
-enum what { COPY, SET, RECORD };
+enum what { COPY, SET, RECORD, WAIT };
 
 struct operation {
   struct operation *next;
+  uint64_t number;
   enum what what;
   void *target;
   const void *source;
@@ -27,6 +32,7 @@ struct operation {
   hipError_t injected;
   stream_t *stream;
   event_t *event;
+  uint64_t until; /* WAIT: the operation that must have been done */
 };
 
 struct work_settings work_settings;
@@ -35,23 +41,76 @@ struct counters counters;
 static stream_t null_stream;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t submitted = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
-static struct operation *first, **last = &first;
-static uint64_t submissions, completions;
+static struct operation *first, **last = &first, *current;
+static uint64_t submissions;
 static int running;
 
+/* --- what is next --------------------------------------------------------------------------- */
+
+/* All of what follows runs with the lock held, but for what is performed. */
+static int is_done(uint64_t number) {
+  if (current && current->number == number) return 0;
+  for (struct operation *one = first; one && one->number <= number; one = one->next)
+    if (one->number == number) return 0;
+  return 1;
+}
+
+static uint64_t chance(void) {
+  static uint64_t state;
+  if (!state) state = 0x9E3779B97F4A7C15u * (uint64_t)work_settings.shuffle;
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state;
+}
+
+/* Any of those that are the first of their stream and wait for nothing. What the null stream does
+ * comes after all before it and before all after it. */
+static struct operation **choose(void) {
+  static uint64_t choices;
+  struct operation **chosen = NULL;
+  uint64_t candidates = 0, round = ++choices;
+  if (!work_settings.shuffle) return first ? &first : NULL;
+  for (struct operation **place = &first; *place; place = &(*place)->next) {
+    struct operation *one = *place;
+    if (one->stream == &null_stream && one != first) break;
+    if (one->stream->seen == round) continue;
+    one->stream->seen = round;
+    if (one->what == WAIT && !is_done(one->until)) continue;
+    if (chance() % ++candidates == 0) chosen = place;
+    if (one->stream == &null_stream) break;
+  }
+  return chosen;
+}
+
+static struct operation *take(void) {
+  struct operation **place = work_settings.hold ? NULL : choose();
+  if (!place) return NULL;
+  struct operation *taken = *place;
+  *place = taken->next;
+  if (!taken->next) last = place;
+  return taken;
+}
+
 static void perform(struct operation *operation) {
-  if (operation->what == RECORD) {
+  switch (operation->what) {
+  case WAIT: return;
+  case RECORD:
     operation->event->error = operation->stream->error;
     operation->stream->error = hipSuccess;
     return;
+  case COPY:
+  case SET: break;
   }
   if (work_settings.delay_us > 0) usleep((useconds_t)work_settings.delay_us);
   if (operation->injected) {
     operation->stream->error = operation->injected;
     return;
   }
-  if (operation->what == COPY) memmove(operation->target, operation->source, operation->size);
-  else memset(operation->target, operation->value, operation->size);
+  if (operation->what == COPY)
+    memmove(operation->target, operation->source, operation->size);
+  else
+    memset(operation->target, operation->value, operation->size);
   COUNT(copies, 1);
   COUNT(bytes, (long)operation->size);
 }
@@ -60,15 +119,12 @@ static void *work(void *unused) {
   (void)unused;
   pthread_mutex_lock(&lock);
   for (;;) {
-    while (!first || work_settings.hold) pthread_cond_wait(&submitted, &lock);
-    struct operation *operation = first;
-    first = operation->next;
-    if (!first) last = &first;
+    while (!(current = take())) pthread_cond_wait(&submitted, &lock);
     pthread_mutex_unlock(&lock);
-    perform(operation);
-    free(operation);
+    perform(current);
     pthread_mutex_lock(&lock);
-    completions++;
+    free(current);
+    current = NULL;
     pthread_cond_broadcast(&finished);
   }
   return NULL;
@@ -92,9 +148,8 @@ void sim_work_after_fork(void) {
   pthread_mutex_init(&lock, NULL);
   pthread_cond_init(&submitted, NULL);
   pthread_cond_init(&finished, NULL);
-  first = NULL;
+  first = current = NULL;
   last = &first;
-  completions = submissions;
   running = 0;
 }
 
@@ -108,7 +163,7 @@ static hipError_t injected(void) {
 
 static void submit(struct operation wanted) {
   if (!wanted.stream) wanted.stream = &null_stream;
-  if (wanted.what != RECORD) wanted.injected = injected();
+  if (wanted.what == COPY || wanted.what == SET) wanted.injected = injected();
   if (sim.inline_copies) {
     perform(&wanted);
     return;
@@ -121,7 +176,7 @@ static void submit(struct operation wanted) {
   if (!running) start();
   *last = operation;
   last = &operation->next;
-  submissions++;
+  operation->number = operation->stream->newest = ++submissions;
   if (operation->what == RECORD) operation->event->number = submissions;
   pthread_cond_signal(&submitted);
   pthread_mutex_unlock(&lock);
@@ -129,16 +184,28 @@ static void submit(struct operation wanted) {
 
 static void wait_for(uint64_t number) {
   pthread_mutex_lock(&lock);
-  while (completions < number) pthread_cond_wait(&finished, &lock);
+  while (!is_done(number)) pthread_cond_wait(&finished, &lock);
   pthread_mutex_unlock(&lock);
 }
 
-void sim_drain(void) {
-  pthread_mutex_lock(&lock);
-  uint64_t number = submissions;
-  pthread_mutex_unlock(&lock);
-  wait_for(number);
+/* Everything of a stream, an event, or of all if neither is said, that was submitted until now. */
+static int is_pending(const stream_t *stream, const event_t *event, uint64_t until) {
+  for (struct operation *one = current ? current : first; one;
+       one = one == current ? first : one->next)
+    if (one->number <= until && (!stream || one->stream == stream) &&
+        (!event || one->event == event))
+      return 1;
+  return 0;
 }
+
+static void wait_for_all(const stream_t *stream, const event_t *event) {
+  pthread_mutex_lock(&lock);
+  uint64_t until = submissions;
+  while (is_pending(stream, event, until)) pthread_cond_wait(&finished, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+void sim_drain(void) { wait_for_all(NULL, NULL); }
 
 /* --- streams -------------------------------------------------------------------------------- */
 
@@ -152,20 +219,21 @@ EXPORT hipError_t hipStreamCreateWithFlags(stream_t **out, unsigned flags) {
 
 EXPORT hipError_t hipStreamDestroy(stream_t *stream) {
   if (!stream) return sim_return(hipErrorInvalidHandle);
-  sim_drain();
+  wait_for_all(stream, NULL);
   free(stream);
   COUNT(streams, -1);
   return hipSuccess;
 }
 
 EXPORT hipError_t hipStreamSynchronize(stream_t *stream) {
-  (void)stream;
-  sim_drain();
+  wait_for_all(stream, NULL);
   return hipSuccess;
 }
 
 EXPORT hipError_t hipStreamWaitEvent(stream_t *stream, event_t *event, unsigned flags) {
-  (void)stream, (void)event, (void)flags; /* what comes later is done later anyway */
+  (void)flags;
+  if (!event) return sim_return(hipErrorInvalidHandle);
+  submit((struct operation){.what = WAIT, .until = event->number, .stream = stream});
   return hipSuccess;
 }
 
@@ -185,7 +253,7 @@ EXPORT hipError_t hipEventCreateWithFlags(event_t **out, unsigned flags) {
 
 EXPORT hipError_t hipEventDestroy(event_t *event) {
   if (!event) return sim_return(hipErrorInvalidHandle);
-  sim_drain();
+  wait_for_all(NULL, event);
   free(event);
   COUNT(events, -1);
   return hipSuccess;
@@ -206,7 +274,7 @@ EXPORT hipError_t hipEventSynchronize(event_t *event) {
 EXPORT hipError_t hipEventQuery(event_t *event) {
   if (!event) return sim_return(hipErrorInvalidHandle);
   pthread_mutex_lock(&lock);
-  int done = completions >= event->number;
+  int done = is_done(event->number);
   pthread_mutex_unlock(&lock);
   return sim_return(done ? event->error : hipErrorNotReady);
 }

@@ -1,5 +1,5 @@
-/* libpci.so.3: the tree of tree.h. The structures are the head of those of pciutils, which have kept
- * their layout since the version LIBPCI_3.5. */
+/* libpci.so.3: the tree of tree.h. The structures are the head of those of pciutils, which have
+ * kept their layout since the version LIBPCI_3.5. */
 #include "tree.h"
 
 struct pci_dev {
@@ -48,8 +48,9 @@ static struct pci_dev *add(struct pci_access *access, int bus, int dev, int func
   return made;
 }
 
-/* A bridge says in its configuration where it is and what is behind it. The root's own bus is behind
- * the root itself, which keeps the engine from asking /sys whether it is below a root complex. */
+/* A bridge says in its configuration where it is and what is behind it. The root's own bus is
+ * behind the root itself, which keeps the engine from asking /sys whether it is below a root
+ * complex. */
 static void add_bridge(struct pci_access *access, int dev, int node, int first, int last) {
   struct pci_dev *bridge = add(access, 0, dev, 0, BRIDGE, node);
   bridge->config[0x0e] = 1; /* header of a bridge */
@@ -83,9 +84,18 @@ EXPORT void pci_scan_bus(struct pci_access *access) {
   }
 }
 
-EXPORT int pci_fill_info(struct pci_dev *device, int flags) {
+/* The engine's build for one Python asks for one version of this name, that for another for the
+ * other. */
+__asm__(".symver fill_info_3_5,pci_fill_info@LIBPCI_3.5");
+__asm__(".symver fill_info_3_8,pci_fill_info@@LIBPCI_3.8");
+
+EXPORT int fill_info_3_8(struct pci_dev *device, int flags) {
   (void)device;
   return flags;
+}
+
+EXPORT int fill_info_3_5(struct pci_dev *device, int flags) {
+  return fill_info_3_8(device, flags);
 }
 
 EXPORT uint8_t pci_read_byte(struct pci_dev *device, int at) {

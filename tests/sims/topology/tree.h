@@ -6,7 +6,8 @@
  *       0000:<c1+g>:00.0   GPU g, at the address that tests/sims/hipsim reports
  *       0000:<c1+g>:00.1   a card: card n is beside GPU n modulo their number
  *
- * HIPSIM_DEVICES and VERBSIM_DEVICES give the numbers, VERBSIM_NUMA ("0,1") the node of each GPU. */
+ * HIPSIM_DEVICES and VERBSIM_DEVICES give the numbers, VERBSIM_NUMA ("0,1") the node of each GPU.
+ */
 #ifndef VERBSIM_TREE_H
 #define VERBSIM_TREE_H
 #include <stdint.h>

@@ -137,24 +137,27 @@ def setup() -> ctypes.CDLL:
         ImportError: the engine is not installed.
     """
     if not _loaded:
-        verbs = _build_verbs()
+        verbs, alias = build()
         os.environ.setdefault("MORI_ROCM_SMI_PATH", str(engine.build_smi()))
         library = ctypes.CDLL(str(verbs))
-        ctypes.CDLL(str(_build_alias(verbs)))
+        ctypes.CDLL(str(alias))
         hipsim.setup()
         _loaded.append(library)
     return _loaded[0]
 
 
-def _build_verbs() -> Path:
-    sources = [FOLDER / name for name in PARTS]
+def build() -> tuple[Path, Path]:
+    """Build the library and its alias; where they lie.
+
+    Raises:
+        CannotBuildError: there is no C compiler, or it refuses.
+    """
     flags = [f"-Wl,--version-script={FOLDER / 'verbs.map'}"]
-    return building.shared_library("verbsim", "libibverbs.so.1", sources, flags)
-
-
-def _build_alias(verbs: Path) -> Path:
+    sources = [FOLDER / name for name in PARTS]
+    verbs = building.shared_library("verbsim", "libibverbs.so.1", sources, flags)
     flags = ["-Wl,--no-as-needed", f"-Wl,-rpath,{verbs.parent}", str(verbs)]
-    return building.shared_library("verbsim-alias", "libibverbs.so", [FOLDER / "alias.c"], flags)
+    alias = building.shared_library("verbsim-alias", "libibverbs.so", [FOLDER / "alias.c"], flags)
+    return verbs, alias
 
 
 def _lib() -> ctypes.CDLL:

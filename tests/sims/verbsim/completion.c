@@ -106,8 +106,8 @@ static void push(struct ibv_cq *cq, struct completion what, int solicited) {
     queue->ring[queue->tail & (queue->size - 1)] = what;
     __atomic_store_n(&queue->tail, queue->tail + 1, __ATOMIC_RELEASE);
   }
-  int wanted = queue->armed == FOR_ANY ||
-               (queue->armed == FOR_SOLICITED && (solicited || what.wc.status));
+  int wanted =
+      queue->armed == FOR_ANY || (queue->armed == FOR_SOLICITED && (solicited || what.wc.status));
   if (wanted) {
     queue->armed = NOT_ARMED;
     events_put(&((struct channel *)cq->channel)->events, queue, (struct ibv_async_event){0});
@@ -134,8 +134,7 @@ int poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *out) {
   for (; taken < count && queue->head != queue->tail; taken++, queue->head++) {
     struct completion *one = &queue->ring[queue->head & (queue->size - 1)];
     out[taken] = one->wc;
-    if (one->is_send)
-      __atomic_store_n(&one->pair->send_tail, one->next_slot, __ATOMIC_RELEASE);
+    if (one->is_send) __atomic_store_n(&one->pair->send_tail, one->next_slot, __ATOMIC_RELEASE);
   }
   UNLOCK(queue->lock);
   return taken;

@@ -28,7 +28,8 @@ static void fill_gids(struct device *device) {
   int host = (int)setting("VERBSIM_HOST", 0), n = device->index;
   snprintf(name, sizeof name, "VERBSIM_GIDS%d", n);
   const char *given = getenv(name);
-  if (given && *given) snprintf(text, sizeof text, "%s", given);
+  if (given && *given)
+    snprintf(text, sizeof text, "%s", given);
   else /* as a port with one IPv4 address shows them */
     snprintf(text, sizeof text,
              "v1=fe80::56ff:fe53:%x%02x,v2=fe80::56ff:fe53:%x%02x,v1=10.86.%d.%d,v2=10.86.%d.%d",
@@ -59,7 +60,8 @@ static void find_tree(char root[PATH_MAX]) {
   const char *given = getenv("VERBSIM_SYSFS");
   Dl_info library;
   root[0] = 0;
-  if (given && *given) snprintf(root, PATH_MAX, "%s", given);
+  if (given && *given)
+    snprintf(root, PATH_MAX, "%s", given);
   else if (dladdr((void *)init_devices, &library) && realpath(library.dli_fname, root))
     strcpy(strrchr(root, '/'), "/sys");
 }
@@ -189,7 +191,7 @@ int query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *
       .gid_tbl_len = MAX_GIDS,
       .max_msg_sz = (uint32_t)settings.max_message,
       .pkey_tbl_len = 1,
-      .active_width = 2, /* 4 lanes */
+      .active_width = 2,   /* 4 lanes */
       .active_speed = 128, /* of 100 Gb/s */
       .link_layer = IBV_LINK_LAYER_ETHERNET,
       .max_vl_num = 1,

@@ -64,6 +64,7 @@ void events_purge(struct events *events, void *object) {
 void events_close(struct events *events) {
   while (events->first) events_purge(events, events->first->object);
   close(events->fd);
+  events->fd = -1; /* whoever is left tells nobody, and never whose number it is next */
 }
 
 /* --- open devices --------------------------------------------------------------------------- */
@@ -121,8 +122,10 @@ void forget_contexts(void) {
 
 void tell(struct ibv_context *context, enum ibv_event_type type, void *object, int port) {
   struct ibv_async_event said = {.event_type = type};
-  if (object) said.element.object = object;
-  else said.element.port_num = port;
+  if (object)
+    said.element.object = object;
+  else
+    said.element.port_num = port;
   TRACE(1, "%s: %s", context->device->name, ibv_event_type_str(type));
   events_put(&CONTEXT(context)->events, object, said);
 }
@@ -145,7 +148,8 @@ EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_eve
   *out = event->said;
   if (event->object && out->event_type == IBV_EVENT_CQ_ERR)
     ADD(COMPLETIONS(event->object)->async_taken, 1);
-  else if (event->object) ADD(PAIR(event->object)->events_taken, 1);
+  else if (event->object)
+    ADD(PAIR(event->object)->events_taken, 1);
   free(event);
   return 0;
 }

@@ -56,7 +56,8 @@ static int tell_pairs(struct device *device, int type, uint32_t number) {
   return count;
 }
 
-/* An event of a pair (0: of each one on the device) or of the device: how many were told, or -1. */
+/* An event of a pair (0: of each one on the device) or of the device: how many were told, or -1.
+ */
 EXPORT int verbsim_event(int device, int type, uint32_t number) {
   vsim_init();
   if (device < 0 || device >= device_count) return -1;

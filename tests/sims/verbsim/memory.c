@@ -83,7 +83,8 @@ EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *address, size_t 
   int error = refusal(address, length, access);
   struct region *region = error ? NULL : calloc(1, sizeof *region);
   if (!region) return fail_with(error ? error : ENOMEM);
-  region->mr = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = address, .length = length};
+  region->mr =
+      (struct ibv_mr){.context = pd->context, .pd = pd, .addr = address, .length = length};
   region->iova = iova;
   region->access = access;
   LOCK(card);

@@ -1,6 +1,6 @@
-/* A queue pair is known to the other processes of this host by an abstract Unix socket that has its
- * number for a name. The kernel is the registry: it refuses a number that is taken, and it forgets
- * those of a process that dies. */
+/* A queue pair is known to the other processes of this host by an abstract Unix socket that has
+ * its number for a name. The kernel is the registry: it refuses a number that is taken, and it
+ * forgets those of a process that dies. */
 #include "vsim.h"
 #include <signal.h>
 #include <sys/epoll.h>
@@ -81,8 +81,8 @@ static int too_much(const struct ibv_qp_init_attr *wanted) {
   const struct ibv_qp_cap *cap = &wanted->cap;
   uint32_t max_wr = (uint32_t)settings.max_wr, max_sge = (uint32_t)settings.max_sge;
   return !wanted->send_cq || !wanted->recv_cq || cap->max_send_wr > max_wr ||
-         cap->max_recv_wr > max_wr || cap->max_send_sge > max_sge ||
-         cap->max_recv_sge > max_sge || cap->max_inline_data > MAX_INLINE;
+         cap->max_recv_wr > max_wr || cap->max_send_sge > max_sge || cap->max_recv_sge > max_sge ||
+         cap->max_inline_data > MAX_INLINE;
 }
 
 /* Cards round up what they are asked for, and say so. */
@@ -230,8 +230,10 @@ static void flush_receives(struct pair *pair) {
 void pair_fails(struct pair *pair) {
   if (pair->state == IBV_QPS_ERR) return;
   pair->state = pair->qp.state = IBV_QPS_ERR;
-  if (pair->qp.srq) tell(pair->qp.context, IBV_EVENT_QP_LAST_WQE_REACHED, pair, 0);
-  else flush_receives(pair);
+  if (pair->qp.srq)
+    tell(pair->qp.context, IBV_EVENT_QP_LAST_WQE_REACHED, pair, 0);
+  else
+    flush_receives(pair);
   pthread_cond_broadcast(&pair->changed);
   TRACE(1, "pair %06x fails", pair->qp.qp_num);
 }
@@ -283,7 +285,7 @@ static int is_valid(struct pair *pair, const struct ibv_qp_attr *to, int mask) {
 }
 
 static void take(struct ibv_qp_attr *into, const struct ibv_qp_attr *from, int mask) {
-#define TAKE(bit, field)                                                                          \
+#define TAKE(bit, field) \
   if (mask & (bit)) into->field = from->field
   TAKE(IBV_QP_ACCESS_FLAGS, qp_access_flags);
   TAKE(IBV_QP_PKEY_INDEX, pkey_index);
@@ -310,9 +312,12 @@ EXPORT int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int 
   int good = may_go(from, to) && has_all && is_valid(pair, attributes, mask);
   if (good) {
     take(&pair->attributes, attributes, mask);
-    if (to == IBV_QPS_ERR) pair_fails(pair);
-    else if (to == IBV_QPS_RESET && from != to) reset(pair);
-    else pair->state = pair->qp.state = to;
+    if (to == IBV_QPS_ERR)
+      pair_fails(pair);
+    else if (to == IBV_QPS_RESET && from != to)
+      reset(pair);
+    else
+      pair->state = pair->qp.state = to;
   }
   UNLOCK(pair->lock);
   TRACE(1, "pair %06x: state %d to %d, peer %06x%s", qp->qp_num, from, to,

@@ -50,8 +50,8 @@ EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_att
     free(made);
     return fail_with(ENOMEM);
   }
-  made->srq = (struct ibv_srq){
-      .context = pd->context, .srq_context = wanted->srq_context, .pd = pd};
+  made->srq =
+      (struct ibv_srq){.context = pd->context, .srq_context = wanted->srq_context, .pd = pd};
   pthread_mutex_init(&made->srq.mutex, NULL);
   pthread_cond_init(&made->srq.cond, NULL);
   pthread_mutex_init(&made->lock, NULL);

@@ -1,6 +1,7 @@
-/* The receiving side. Whose memory it is checks key, bounds, domain and access, under the lock that
- * deregistration takes: nothing is written after that. The bytes move once, by the kernel's copy
- * between processes (within one process too), so memory that is gone is an error and no crash. */
+/* The receiving side. Whose memory it is checks key, bounds, domain and access, under the lock
+ * that deregistration takes: nothing is written after that. The bytes move once, by the kernel's
+ * copy between processes (within one process too), so memory that is gone is an error and no
+ * crash. */
 #include "vsim.h"
 #include <poll.h>
 #include <sys/epoll.h>
@@ -187,8 +188,10 @@ static enum answer perform(struct pair *pair, const struct request *request, pid
   if (receive) wc = received(pair, request, receive);
   for (int i = 0; i < request->sges; i++)
     add(&there, request->sge[i].addr, request->sge[i].length);
-  if (is_send(request)) wc.status = scatter(pair, receive, request->length, &here);
-  else answer = locate(pair, request, &here);
+  if (is_send(request))
+    wc.status = scatter(pair, receive, request->length, &here);
+  else
+    answer = locate(pair, request, &here);
   if (wc.status) return receiver_fails(pair, &wc, request);
   if (answer == DONE)
     answer = move(&here, &there, request->length, from, request->opcode == IBV_WR_RDMA_READ);
@@ -268,8 +271,10 @@ void *respond_for_ever(void *argument) {
     }
     LOCK(card);
     struct pair *pair = find_pair((uint32_t)(event.data.u64 >> 1));
-    if (pair && event.data.u64 & 1) serve(pair);
-    else if (pair) accept_peer(pair);
+    if (pair && event.data.u64 & 1)
+      serve(pair);
+    else if (pair)
+      accept_peer(pair);
     UNLOCK(card);
   }
 }

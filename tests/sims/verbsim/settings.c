@@ -13,8 +13,10 @@ long setting(const char *name, long otherwise) {
 
 static void read_settings(void) {
   const char *space = getenv("VERBSIM_NS");
-  if (space && *space) snprintf(settings.space, sizeof settings.space, "%s", space);
-  else snprintf(settings.space, sizeof settings.space, "u%u", getuid());
+  if (space && *space)
+    snprintf(settings.space, sizeof settings.space, "%s", space);
+  else
+    snprintf(settings.space, sizeof settings.space, "u%u", getuid());
   settings.trace = (int)setting("VERBSIM_TRACE", 0);
   settings.delay_us = setting("VERBSIM_DELAY_US", 0);
   settings.gbps = setting("VERBSIM_GBPS", 0);

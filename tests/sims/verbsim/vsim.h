@@ -83,13 +83,13 @@ static inline void *fail_with(int error) {
   return NULL;
 }
 
-#define TRACE(level, ...)                                                                         \
-  do {                                                                                            \
-    if (settings.trace >= (level)) {                                                              \
-      fprintf(stderr, "[verbsim %d] ", getpid());                                                 \
-      fprintf(stderr, __VA_ARGS__);                                                               \
-      fputc('\n', stderr);                                                                        \
-    }                                                                                             \
+#define TRACE(level, ...)                         \
+  do {                                            \
+    if (settings.trace >= (level)) {              \
+      fprintf(stderr, "[verbsim %d] ", getpid()); \
+      fprintf(stderr, __VA_ARGS__);               \
+      fputc('\n', stderr);                        \
+    }                                             \
   } while (0)
 
 /* --- objects: each begins with what the application sees of it ------------------------------ */
@@ -241,7 +241,7 @@ enum answer {
   LOCAL_FAULT
 };
 
-#define CONTEXT(c) ((struct context *)((char *)(c)-offsetof(struct context, verbs.context)))
+#define CONTEXT(c) ((struct context *)((char *)(c) - offsetof(struct context, verbs.context)))
 #define DEVICE(c) (CONTEXT(c)->device)
 #define DOMAIN(pd) ((struct domain *)(pd))
 #define COMPLETIONS(cq) ((struct completions *)(cq))

@@ -1,0 +1,139 @@
+"""Mistakes about lent blocks that the explorer must find, like those of :mod:`mutations`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.model.mutations import Mutation
+from tests.model.worlds import LARGE, SMALL
+
+from stagelink.core.arrivals import Arrivals
+from stagelink.core.handshake.fetch import DRAINING, GRANTED
+from stagelink.core.handshake.grants import GrantsOut, Spent
+from stagelink.core.handshake.lease import WRITING
+from stagelink.core.lending import Lending
+from stagelink.core.messages import Refused
+from stagelink.core.transfers import Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_USED, _CUT = SMALL["credit: used"], SMALL["credit: cut"]
+_WITHDRAW, _FENCE = SMALL["credit: withdraw"], SMALL["credit: fence"]
+
+
+def _nothing(_: Any) -> Any:
+    return lambda *_: None
+
+
+def _refuse_while_writing(original: Any) -> Any:
+    def cancel(self: Transfers, reader: Any, message: Any, out: Any) -> None:
+        lease = reader.leases.transfers.get(message.transfer)
+        if lease is not None and lease.state == WRITING:
+            reader.send(Refused(message.transfer, "cancelled", ""), out)
+        original(self, reader, message, out)
+
+    return cancel
+
+
+def _void_nothing(_: Any) -> Any:
+    return lambda self: ()
+
+
+def _landed_too_early(original: Any) -> Any:
+    def take(self: GrantsOut, generation: int, size: int) -> Any:
+        taken = original(self, generation, size)
+        if taken is not None:
+            self.spent[generation] = Spent(taken[0], over=True)
+        return taken
+
+    return take
+
+
+def _spend_twice(original: Any) -> Any:
+    def take(self: GrantsOut, generation: int, size: int) -> Any:
+        before = dict(self.free)
+        taken = original(self, generation, size)
+        self.free.update(before)
+        return taken
+
+    return take
+
+
+def _free_what_is_lent(original: Any) -> Any:
+    def discard(self: Lending, fetch: Any, out: Any) -> None:
+        if fetch.state == GRANTED:
+            self._gets.let_go(fetch, out)
+        else:
+            original(self, fetch, out)
+
+    return discard
+
+
+def _keep_what_landed(original: Any) -> Any:
+    def left(self: Arrivals, fetch: Any, message: Any, out: Any) -> None:
+        if not fetch.lent:
+            original(self, fetch, message, out)
+
+    return left
+
+
+def _told_as_done(_: Any) -> Any:
+    return lambda self, reader, transfer, lease: False
+
+
+def _hold_for_ever(original: Any) -> Any:
+    def end(self: Transfers, reader: Any, transfer: int, answer: Any, out: Any) -> None:
+        feed = reader.feed
+        before, feed.subscribed = feed.subscribed, False
+        original(self, reader, transfer, answer, out)
+        feed.subscribed = before
+
+    return end
+
+
+def _take_what_drains(original: Any) -> Any:
+    def fits(self: Arrivals, fetch: Any, message: Any) -> bool:
+        if fetch is not None and fetch.state == DRAINING and fetch.lent and not message.there:
+            return True
+        return bool(original(self, fetch, message))
+
+    return fits
+
+
+def _answer_is_ignored(_: Any) -> Any:
+    return lambda self, source, fetch, message, out: None
+
+
+def _lend_without_limit(_: Callable[..., bool]) -> Any:
+    return lambda self, source, size, limit: True
+
+
+CREDIT_MISTAKES = {
+    "lent: refuse while writing": Mutation(
+        _USED, Transfers, "cancel", _refuse_while_writing
+    ),
+    "lent: a cut voids nothing": Mutation(_FENCE, GrantsOut, "void", _void_nothing),
+    "lent: landed before the write ends": Mutation(_USED, GrantsOut, "take", _landed_too_early),
+    "lent: a grant is spent twice": Mutation(
+        SMALL["credit: backlog"], GrantsOut, "take", _spend_twice
+    ),
+    "lent: free at a cut": Mutation(_CUT, Lending, "discard", _free_what_is_lent),
+    "lent: kept though its payload has gone": Mutation(
+        _WITHDRAW, Arrivals, "_left", _keep_what_landed
+    ),
+    "lent: an untold end is told as done": Mutation(
+        _USED, Transfers, "_is_untold", _told_as_done
+    ),
+    "lent: what landed is never told": Mutation(_USED, Transfers, "_end", _hold_for_ever),
+    "lent: into a block asked back": Mutation(
+        SMALL["credit: backlog"], Arrivals, "_fits", _take_what_drains
+    ),
+    "lent: landed is no answer to a revoke": Mutation(
+        _USED, Arrivals, "_misses", _answer_is_ignored
+    ),
+    "lent: for ever": Mutation(SMALL["credit: never used"], Lending, "idle_due", _nothing),
+    "lent: without a limit": Mutation(
+        LARGE["credit: two lent"], Lending, "_may_lend", _lend_without_limit
+    ),
+}  # fmt: skip
