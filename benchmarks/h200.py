@@ -98,6 +98,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="everything, for programs")
     parser.add_argument("--table", type=Path, metavar="FILE", help="the table, in Markdown")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture; needs matplotlib")
+    parser.add_argument("--one-gpu", action="store_true", help="both ends on one: to try it out")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, over shared memory")
     return parser.parse_args()
 
@@ -162,9 +163,10 @@ def why_not(name: str, found: dict[str, Any], asked: argparse.Namespace, omni: s
     host = found["host"]
     if asked.dry_run:
         return "" if name in DRY else "a dry run has no GPU"
-    if len(host["gpus"]) < 2:  # noqa: PLR2004 - a pair
-        return f"torch sees {len(host['gpus'])} GPUs; two are needed"
-    if not host["reach"]:
+    wanted = 1 if asked.one_gpu else 2
+    if len(host["gpus"]) < wanted:
+        return f"torch sees {len(host['gpus'])} GPUs; {wanted} are needed"
+    if not (host["reach"] or asked.one_gpu):
         return "the two GPUs do not reach each other's memory"
     needs_mori = name in {"raw-mori", "vllm-omni"} or name.startswith("mori")
     if needs_mori and not host["versions"].get("amd-mori"):
@@ -176,7 +178,8 @@ def why_not(name: str, found: dict[str, Any], asked: argparse.Namespace, omni: s
 
 def terms_of(asked: argparse.Namespace, index: int, most: int, omni: str) -> dict[str, Any]:
     """What one end is told."""
-    device, other = ("cpu", "cpu") if asked.dry_run else (f"cuda:{index}", f"cuda:{1 - index}")
+    mine, its = (0, 0) if asked.one_gpu else (index, 1 - index)
+    device, other = ("cpu", "cpu") if asked.dry_run else (f"cuda:{mine}", f"cuda:{its}")
     return {
         "device": device, "other": other, "index": index, "most": most, "dry": asked.dry_run,
         "omni": omni,

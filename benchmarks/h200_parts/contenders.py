@@ -288,7 +288,7 @@ def settle(terms: Terms) -> None:
         return
     import torch  # noqa: PLC0415
 
-    torch.cuda.current_stream(terms.index).synchronize()
+    torch.cuda.current_stream(terms.device).synchronize()
 
 
 def nothing() -> None:

@@ -284,7 +284,7 @@ def main(role: str, name: str, boss_fd: str, talk_fd: str, told: str) -> None:
         if not terms.dry:
             import torch  # noqa: PLC0415
 
-            torch.cuda.set_device(terms.index)
+            torch.cuda.set_device(terms.device)
         if role == "copier":
             end: Any = Copier(terms, other)
         else:
