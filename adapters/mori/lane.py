@@ -108,7 +108,7 @@ class Lane:
             self._cause = ""
             self._changed.notify_all()
         self._begin()
-        if before is not None:
+        if before is not None and before is not link:
             with self._changed:
                 self._changed.wait_for(lambda: not self._uses(before))
             before.close()
@@ -298,13 +298,15 @@ class Lane:
             error = str(failure)
         with self._changed:
             self._connecting = False
-            if link is not None:
-                self.link, self._cause = link, ""
-            else:
+            if self.link is None and link is not None:
+                self.link, self._cause, link = link, "", None
+            elif self.link is None:
                 self._cause, self._retry_s = error, time.monotonic() + RETRY_S
                 jobs, self._queue = self._queue, jobs
             self._changed.notify_all()
         _tell(jobs, error)
+        if link is not None:
+            link.close()  # the peer has been attached anew meanwhile
 
 
 def _tell(jobs: list[Job] | deque[Job], error: str) -> None:

@@ -14,7 +14,8 @@ from stagelink.adapters.mori.card import (
     read_with,
     unpack,
 )
-from stagelink.core.errors import Reason, TransportError, translating
+from stagelink.adapters.mori.library import translated
+from stagelink.core.errors import Reason, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +87,8 @@ class Link:
         self._known: Any = None
         self._engine: Any = home.fabric.open(home.key()) if self._owns else home.engine
         try:
-            self._connect()
+            with translated("no connection"):
+                self._connect()
         except BaseException:
             self.close()
             raise
@@ -110,7 +112,7 @@ class Link:
             if len(sizes) == 1:
                 return session.write(mine[0], theirs[0], sizes[0], uid)
             return session.batch_write(mine, theirs, sizes, uid)
-        except RuntimeError as error:
+        except Exception as error:
             msg = f"Mori: no write: {error}"
             raise TransportError(msg, reason=Reason.TRANSFER_FAILED) from error
 
@@ -124,12 +126,15 @@ class Link:
         Raises:
             TransportError: it is not.
         """
-        assert self._probe is not None
-        own, mine, theirs, row = self._probe
+        probe, engine = self._probe, self._engine
+        if probe is None or engine is None:
+            msg = "the connection is closed"
+            raise TransportError(msg, reason=Reason.CLOSED)
+        own, mine, theirs, row = probe
         if not row.nonce:  # another protocol's: it is reached, and nothing says which it is
-            self._home.read_beacon(self._engine, own, mine, theirs, 0)
+            self._home.read_beacon(engine, own, mine, theirs, 0)
             return
-        found = self._home.read_beacon(self._engine, own, mine, theirs, row.size)
+        found = self._home.read_beacon(engine, own, mine, theirs, row.size)
         if found != beacon(self._peer.card.instance, row.nonce):
             msg = f"another memory than that of peer {self._peer.card.instance.hex()} is reached"
             raise TransportError(msg, reason=Reason.PEER_RESTARTED, remedy="attach it again")
@@ -172,7 +177,7 @@ class Link:
                 self._sessions[region, row.region] = self._session(mine, theirs)
 
     def _session(self, mine: Any, theirs: Any) -> Session:  # noqa: ANN401 - Mori's descriptors
-        with translating(RuntimeError, "Mori: no session"):
+        with translated("no session"):
             session: Session | None = self._engine.create_session(mine, theirs)
         if session is None:
             msg = f"Mori has no route from device {mine.device_id} to {theirs.device_bus_id!r}"
