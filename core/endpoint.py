@@ -43,6 +43,7 @@ from stagelink.core.messages import Declined, Hello, Lost, Packet
 from stagelink.core.outgoing import Outgoing
 from stagelink.core.pool import SEND, Pool
 from stagelink.core.timers import Timers
+from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from stagelink.core.events import Action, Event
     from stagelink.core.pool import Grant
     from stagelink.core.settings import Settings
+    from stagelink.core.values import Instance, PlaneCard
 
 
 class Endpoint:
@@ -205,8 +207,7 @@ class Endpoint:
             self.peers.proved_dead(event.peer, now_s)
 
     def _fenced(self, event: Fenced, now_s: float, out: list[Action]) -> None:
-        if event.planes:  # before anybody is greeted with them
-            self.incoming.senders.redescribe(event.planes)
+        self._describe_anew(event.planes, event.peer, now_s, out)
         if self.peers.fenced(event.peer, event.fenced, now_s):
             self.outgoing.receivers.gone(event.peer, now_s, out)
             self.incoming.senders.gone(event.peer, now_s, out)
@@ -216,8 +217,16 @@ class Endpoint:
             self.incoming.senders.cut_off(event.peer, now_s, out)
 
     def _plane_reset(self, event: PlaneReset, now_s: float, out: list[Action]) -> None:
-        del event, now_s
+        self._describe_anew(event.planes, NO_INSTANCE, now_s, out)
         self.outgoing.receivers.plane_reset(out)
+
+    def _describe_anew(
+        self, planes: tuple[PlaneCard, ...], but: Instance, now_s: float, out: list[Action]
+    ) -> None:
+        """Others reach our *planes* by these from now on; before anybody is greeted with them."""
+        if planes:
+            changed = self.incoming.senders.redescribe(planes)
+            self.incoming.senders.greet_others(but, changed, now_s, out)
 
     # --- time ----------------------------------------------------------------------------
 

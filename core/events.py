@@ -205,7 +205,12 @@ class Fenced(NamedTuple):
 
 
 class PlaneReset(NamedTuple):
-    """The plane was closed and opened again: none of its earlier writes can land any more."""
+    """The plane was closed and opened again: none of its earlier writes can land any more.
+
+    ``planes`` as in :class:`Fenced`: where opening it again has changed the description.
+    """
+
+    planes: tuple[PlaneCard, ...] = ()
 
 
 class TimePassed(NamedTuple):

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from stagelink.ports import ControlChannel, DataPlane, Liveness, MemoryProvider
 
 _HERE = "stagelink.plugins.builtin:"
+_DEVICES = "stagelink.plugins.devices:"
 _MORI = "stagelink.plugins.mori:"
 
 
 @hookimpl
 def stagelink_backends() -> list[Backend]:
-    """Shared memory and the in-process reference, in both modes; Mori on both of its fabrics."""
+    """Shared memory and the in-process reference in both modes, GPUs, Mori on both fabrics."""
     shm = (_HERE + "shm_provider", _HERE + "shm_liveness", _HERE + "shm_probe")
     memory = (_HERE + "memory_provider", _HERE + "memory_liveness")
     return [
@@ -37,6 +38,10 @@ def stagelink_backends() -> list[Backend]:
         Backend(
             "memory-write", "one process: senders copy into the reader's pool", "memory",
             memory[0], _HERE + "memory_write", memory[1],
+        ),
+        Backend(
+            "device_ipc", "one host: readers map the sender's pool on its GPU", "zmq",
+            _DEVICES + "provider", _DEVICES + "ipc", shm[1], _DEVICES + "probe",
         ),
         Backend(
             "mori-xgmi", "one host: GPUs write into the reader's GPU, by AMD's Mori", "zmq",

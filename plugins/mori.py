@@ -15,6 +15,8 @@ from stagelink.adapters.mori import (
     xgmi_problem,
 )
 from stagelink.adapters.shm import LockLiveness, sweep
+from stagelink.adapters.structlog import Log
+from stagelink.plugins.devices import space_of_torch
 
 if TYPE_CHECKING:
     from stagelink.config import Config
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from stagelink.ports import DataPlane, Liveness, MemoryProvider
 
 CPU = "cpu"
-GPU = "cuda"
 
 
 def liveness(context: BackendContext) -> Liveness:
@@ -33,25 +34,33 @@ def liveness(context: BackendContext) -> Liveness:
 
 def xgmi_provider(context: BackendContext) -> MemoryProvider:
     """Memory of a GPU."""
-    return DeviceMemoryProvider(context.config.mori.memory_pool_device or GPU)
+    return DeviceMemoryProvider(gpu(context.config), space_of_torch)
 
 
 def xgmi(context: BackendContext) -> DataPlane:
     """From GPU to GPU."""
     mori = context.config.mori
+    if mori.device_name:
+        log = Log(stage=context.config.stage)
+        log.warning(
+            "setting_ignored", cause=f"mori.device_name is {mori.device_name!r}",
+            remedy="leave it out: XGMI uses no NIC; or use backend='mori-rdma'",
+        )  # fmt: skip
     options = XgmiOptions(mori.xgmi_num_streams, mori.xgmi_num_events)
     return xgmi_plane(context.instance, options)
 
 
 def xgmi_probe(context: BackendContext) -> str:
     """Whether Mori is there, and a GPU."""
-    return xgmi_problem(context.config.mori.memory_pool_device or GPU)
+    return xgmi_problem(gpu(context.config))
 
 
 def rdma_provider(context: BackendContext) -> MemoryProvider:
     """Memory of the host, or of a GPU where that is asked for."""
     device = context.config.mori.memory_pool_device or CPU
-    return PinnedMemoryProvider() if device == CPU else DeviceMemoryProvider(device)
+    if device == CPU:
+        return PinnedMemoryProvider()
+    return DeviceMemoryProvider(device, space_of_torch)
 
 
 def rdma(context: BackendContext) -> DataPlane:
@@ -64,6 +73,11 @@ def rdma(context: BackendContext) -> DataPlane:
 def rdma_probe(context: BackendContext) -> str:
     """Whether Mori is there, and a NIC with an active port."""
     return rdma_problem(rdma_options(context.config))
+
+
+def gpu(config: Config) -> str:
+    """The device of a pool that must be on one."""
+    return str(config.mori.memory_pool_device or config.pool_device)
 
 
 def rdma_options(config: Config) -> RdmaOptions:

@@ -95,8 +95,15 @@ class Home:
             self.engine.deregister_memory(own.described)
             self.regions[region] = self._described(own.memory)
         self.epoch += 1
-        for own in self.regions.values():
-            self._prove(own)
+
+    def replace(self) -> None:
+        """Take another engine; after that no transfer of the one before can land."""
+        before, self.engine = self.engine, self.fabric.open(self.key())
+        self.regions = {
+            region: self._described(own.memory) for region, own in self.regions.items()
+        }
+        self.epoch += 1
+        self.fabric.shut(before)
 
     def describe(self, *more: tuple[int, Own]) -> bytes:
         """What a peer needs to reach our regions (and *more*)."""

@@ -113,31 +113,35 @@ class Lane:
                 self._changed.wait_for(lambda: not self._uses(before))
             before.close()
 
-    def hold(self) -> None:
-        """Begin nothing more; returns when nothing is under way. Until :meth:`resume`."""
+    def hold(self, *, flush: bool = False) -> None:
+        """Begin nothing more until :meth:`resume`; *flush*: end what is queued with an error."""
         with self._changed:
             self._held = True
-            self._changed.wait_for(self._idle)
+            jobs = self._queue if flush else deque[Job]()
+            self._queue = deque() if flush else self._queue
+            self._changed.wait_for(lambda: not (self._beginning or self._connecting))
+        _tell(jobs, STOPPED)
+
+    def is_idle(self, patience_s: float | None = None) -> bool:
+        """Whether nothing is under way, within so long (None: however long that takes)."""
+        with self._changed:
+            return self._changed.wait_for(self._idle, patience_s)
+
+    def abandon(self) -> None:
+        """What is under way cannot land any more, and nobody will say so: have it end."""
+        with self._changed:
+            flights = list(self._flights)
+        for flight in flights:
+            flight.link.abandon(flight.status)
 
     def resume(self) -> None:
-        """Go on, over a new connection."""
+        """Go on, over a new connection; nothing is under way."""
         with self._changed:
             link, self.link, self._held = self.link, None, False
-            self._changed.notify_all()
-            self._wake()
+            if self._queue:
+                self._wake()
         if link is not None:
             link.close()
-
-    def flush(self) -> None:
-        """End what is queued with an error; returns when nothing is under way."""
-        with self._changed:
-            jobs, self._queue = self._queue, deque()
-            held, self._held = self._held, True
-        _tell(jobs, STOPPED)
-        with self._changed:
-            self._changed.wait_for(self._idle)
-            self._held = held
-            self._changed.notify_all()
 
     def stop(self) -> None:
         """End every write and the thread; returns when nothing can land any more."""

@@ -18,7 +18,7 @@ INSTALL = "pip install 'stagelink[mori]' (amd-mori and torch), beside AMD's ROCm
 DISTRIBUTION = "amd-mori"
 
 
-class Code(Protocol):
+class StatusCode(Protocol):
     """``mori.io.StatusCode``."""
 
     name: str
@@ -35,12 +35,16 @@ class Status(Protocol):
         """Whether it has ended well."""
         ...
 
-    def Code(self) -> Code:  # noqa: N802 - theirs
+    def Code(self) -> StatusCode:  # noqa: N802 - theirs
         """How it has ended."""
         ...
 
     def Message(self) -> str:  # noqa: N802 - theirs
         """Why."""
+        ...
+
+    def Update(self, code: StatusCode, message: str) -> None:  # noqa: N802 - theirs
+        """Have it end so; who waits for it is told."""
         ...
 
 

@@ -114,6 +114,10 @@ class Link:
             msg = f"Mori: no write: {error}"
             raise TransportError(msg, reason=Reason.TRANSFER_FAILED) from error
 
+    def abandon(self, status: Status) -> None:
+        """Have *status* end, which its engine has gone without ending."""
+        status.Update(self._fabric.library.StatusCode.ERR_BAD_STATE, "the write was stopped")
+
     def check(self) -> None:
         """See that the peer's memory is there, and still the same.
 

@@ -11,10 +11,16 @@ import ctypes
 import mmap
 import weakref
 from pathlib import Path
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from stagelink.adapters.mori import hip
 from stagelink.core.errors import CapacityError, ConfigError, Reason, TransportError
+from stagelink.ports.memory import DeviceSpace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagelink.ports.memory import DeviceBytes
 
 HOST = "host-private"
 DEVICE = "device"
@@ -67,14 +73,33 @@ class PinnedMemory:
         self._all = None
 
 
+class Place(DeviceSpace, Protocol):
+    """The device as whoever makes tensors of its memory knows it."""
+
+    def at(self, address: int, size: int, keep: object) -> DeviceBytes:
+        """The *size* bytes at *address*, which are there as long as *keep* is."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was lent. Twice is fine."""
+        ...
+
+
 class DeviceMemory:
-    """Memory of one GPU, an allocation of its own: a handle to it names nothing else."""
+    """Memory of one GPU, an allocation of its own: a handle to it names nothing else.
+
+    Attributes:
+        space: the device for copies and tensors; None: the CPU reaches the memory itself.
+    """
 
     kind = DEVICE
     name = ""
 
-    def __init__(self, runtime: hip.Hip, size: int, device: int) -> None:
+    def __init__(
+        self, runtime: hip.Hip, size: int, device: int, space: Place | None = None
+    ) -> None:
         self.size = size
+        self.space = space
         self.device = device
         self._hip = runtime
         self.address = runtime.allocate(size + TAIL, device)
@@ -87,14 +112,16 @@ class DeviceMemory:
         return self._array
 
     @property
-    def buffer(self) -> memoryview:
-        """All bytes, writable, where the CPU reaches them.
+    def buffer(self) -> Any:  # noqa: ANN401 - a memoryview, or device bytes
+        """All bytes: of the device where there is a *space*, else where the CPU reaches them.
 
         Raises:
             TransportError: the memory is closed, or the CPU cannot reach it.
         """
         if self._array is None:
             raise _closed(self.size)
+        if self.space is not None:
+            return self.space.at(self.address, self.size, self._array)
         if not self._visible:
             msg = f"the CPU cannot reach the memory of device {self.device}"
             remedy = "enable the large BAR (resizable BAR), or use a pool on the cpu"
@@ -112,6 +139,8 @@ class DeviceMemory:
     def close(self) -> None:
         """Let go; the memory goes with its last view. Twice is fine."""
         self._array = None
+        if self.space is not None:
+            self.space.close()
 
 
 def _kept(address: int, size: int, runtime: hip.Hip) -> Any:  # noqa: ANN401 - a ctypes array
@@ -154,9 +183,13 @@ class DeviceMemoryProvider:
 
     kind = DEVICE
 
-    def __init__(self, device: str = "cuda") -> None:
+    def __init__(
+        self, device: str = "cuda", space: Callable[[int], Place | None] | None = None
+    ) -> None:
+        """*space* is asked for what is known of the device of that number."""
         self._hip = hip.load()
         self.device = hip.device_of(device, self._hip)
+        self._space = space
 
     def allocate(self, size: int) -> DeviceMemory:
         """Take *size* bytes of the device.
@@ -168,7 +201,8 @@ class DeviceMemoryProvider:
         """
         _check(size)
         try:
-            return DeviceMemory(self._hip, size, self.device)
+            space = None if self._space is None else self._space(self.device)
+            return DeviceMemory(self._hip, size, self.device, space)
         except hip.HipError as error:
             if error.code != hip.OUT_OF_MEMORY:
                 raise hip.translated(error, f"{size} bytes of device {self.device}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from stagelink.ports.plane import WriteOrder
 
 CLOSED = "the plane is closed"
+PATIENCE_S = 2.0
+"""How long a reset waits for writes before it takes the engine from under them."""
 
 
 def xgmi_plane(instance: Instance, options: XgmiOptions | None = None) -> MoriPlane:
@@ -140,14 +143,22 @@ class MoriPlane:
     def reset(self) -> None:
         """End every write under way and every connection; each is made anew with the next write.
 
-        What has begun is waited for: neither a GPU nor a NIC lets go of a copy.
+        What has begun is waited for: a GPU does not let go of a copy. A NIC does, if its engine
+        goes: so it does, if a write does not end within :data:`PATIENCE_S`. Then peers reach us by
+        another description.
         """
         with self._changing:
             lanes = [lane for _, lane in self._lanes.values()]
             for lane in lanes:
-                lane.flush()
+                lane.hold(flush=True)
+            until_s = time.monotonic() + PATIENCE_S
+            whole = [lane.is_idle(max(0.0, until_s - time.monotonic())) for lane in lanes]
+            if self._fabric.breaks and not all(whole):
+                self._home.replace()
+                for lane in lanes:
+                    lane.abandon()
             for lane in lanes:
-                lane.hold()
+                lane.is_idle()
                 lane.resume()
 
     def close(self) -> None:
@@ -214,6 +225,8 @@ class MoriPlane:
         lanes = [lane for _, lane in self._lanes.values()]
         for lane in lanes:
             lane.hold()
+        for lane in lanes:
+            lane.is_idle()
         try:
             self._home.renew()
         finally:

@@ -78,6 +78,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         allow_wildcard: let *host* be every interface (``0.0.0.0``); needs *advertise_host*.
         backend: ``auto`` or a name; a name is strict, without fallback.
         pool_bytes: memory for payloads, sent and received; a number or for example ``"512MiB"``.
+        pool_device: of a pool on a device: ``cuda`` is torch's current one (HIP's as well),
+            ``cuda:1`` another. Other backends take no notice.
         alignment: of blocks in the pool, bytes, a power of two.
         eager_limit: payloads up to this many bytes, header included, travel inside their
             announcement.
@@ -121,6 +123,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow_wildcard: bool = False
     backend: str = "auto"
     pool_bytes: int = 256 << 20
+    pool_device: str = "cuda"
     alignment: int = PAGE
     eager_limit: int = DEFAULT_EAGER
     inline_bytes: int = 64 << 20

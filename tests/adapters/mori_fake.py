@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import itertools
+import os
 import threading
 from types import ModuleType
 from typing import Any
@@ -111,39 +112,46 @@ class MemoryDesc(msgspec.Struct, array_like=True):
 
 
 class TransferStatus:
+    """Ends when somebody waits for it and the gate is open; never, once its engine has gone."""
+
     def __init__(
         self, engine: IOEngine, pair: tuple[MemoryDesc, MemoryDesc], moves: list[Any]
     ) -> None:
         self._engine, self._pair, self._moves = engine, pair, moves
-        self._knobs = engine.knobs
         self._lock = threading.Lock()
+        self._ended = threading.Event()
         self._code = StatusCode.IN_PROGRESS
         self._message = ""
 
-    def fail(self, code: StatusCode, message: str) -> None:
-        self._code, self._message = code, message
-
     def Wait(self) -> None:  # noqa: N802
-        self._engine.alive()
-        if not self._knobs.gate.wait(20.0):
-            raise Crash("nobody opened the gate")
-        self._engine.alive()
-        with self._lock:
-            if self._code is StatusCode.IN_PROGRESS:
+        for _ in range(4000):
+            if self._ended.is_set():
+                return
+            self._engine.waited_for()
+            if self._engine.knobs.gate.is_set() and not self._engine.gone:
                 self._apply()
+            else:
+                self._ended.wait(0.005)
+        raise Crash("a status that nobody ends")
 
     def _apply(self) -> None:
-        with REGISTERING:  # as a NIC, which looks at each write whether its target is registered
-            if self._engine.reaches(*self._pair):
-                for target, source, size in self._moves:
-                    ctypes.memmove(target, source, size)
-                self._code, self._message = StatusCode.SUCCESS, "success"
-            else:
-                self._engine.break_off(self, self._pair[1])
-        self._engine.fly(-1)
+        with self._lock:
+            if self._ended.is_set():
+                return
+            with REGISTERING:  # as a NIC: it looks at each write whether its target is registered
+                if self._engine.reaches(*self._pair):
+                    for target, source, size in self._moves:
+                        ctypes.memmove(target, source, size)
+                    self.Update(StatusCode.SUCCESS, "success")
+                else:
+                    self._engine.break_off(self, self._pair[1])
+            self._engine.fly(-1)
+
+    def Update(self, code: StatusCode, message: str) -> None:  # noqa: N802
+        self._code, self._message = code, message
+        self._ended.set()
 
     def Succeeded(self) -> bool:  # noqa: N802
-        self._engine.alive()
         return self._code is StatusCode.SUCCESS
 
     def Code(self) -> StatusCode:  # noqa: N802
@@ -186,6 +194,7 @@ class Knobs:
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.engines: dict[str, IOEngine] = {}
+        self.nics: list[str | None] = []
         self.gate = threading.Event()
         self.gate.set()
         self.failures: list[tuple[StatusCode, str]] = []
@@ -224,11 +233,17 @@ class IOEngine:
             raise RuntimeError(self.knobs.refuse_backend)
         self.backend = kind
         self.knobs.calls.append(("backend", kind.name, config.settings))
+        self.knobs.nics.append(os.environ.get("MORI_RDMA_DEVICES"))
 
     def remove_backend(self, kind: BackendType) -> None:
-        if self.under_way:
-            raise Crash("transfers under way")
+        if self.under_way and kind is BackendType.XGMI:
+            raise Crash("copies under way")
         self.gone = True
+        self.knobs.calls.append(("gone", self.key))
+
+    def waited_for(self) -> None:
+        if self.gone and self.backend is BackendType.XGMI:
+            raise Crash("waited for after the engine has gone")
 
     def get_engine_desc(self) -> EngineDesc:
         port = 4000 if self.backend is BackendType.RDMA else 0
@@ -286,7 +301,7 @@ class IOEngine:
     ) -> TransferStatus:
         status = TransferStatus(self, (mine, theirs), moves)
         if (self.key, theirs.engine_key) in self.knobs.broken:
-            status.fail(StatusCode.ERR_RDMA_OP, "Work Request Flushed Error")
+            status.Update(StatusCode.ERR_RDMA_OP, "Work Request Flushed Error")
         elif self.knobs.failures:
             self.break_off(status, theirs, *self.knobs.failures.pop(0))
         else:
@@ -297,7 +312,7 @@ class IOEngine:
         self, status: TransferStatus, theirs: MemoryDesc,
         code: StatusCode = StatusCode.ERR_RDMA_OP, message: str = "remote access error",
     ) -> None:  # fmt: skip
-        status.fail(code, message)
+        status.Update(code, message)
         if self.backend is BackendType.RDMA:
             self.knobs.broken.add((self.key, theirs.engine_key))
 
