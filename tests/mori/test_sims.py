@@ -171,6 +171,18 @@ def test_devices_are_those_that_are_to_be_seen() -> None:
     assert done.stdout == "2 True\n", done.stderr
 
 
+def test_a_handle_of_what_was_freed_opens_nothing_else(
+    side: Callable[..., Side], far: Callable[..., Far]
+) -> None:
+    """Its descriptor has the same number, and another file behind it."""
+    ours, theirs = side("ours", "xgmi"), far("theirs", "xgmi", device=1)
+    memory = ours.meet(theirs.described)
+    theirs.process.ask("replace")
+
+    assert ended(ours.write(memory))[0] == "ERR_BAD_STATE"
+    assert theirs.peek() == b"\x77" * 8
+
+
 def test_a_full_device_refuses_and_the_other_has_room() -> None:
     done = child(
         """
