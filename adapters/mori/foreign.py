@@ -151,16 +151,25 @@ class Foreign:
     # --- the way to us -------------------------------------------------------------------
 
     def _opened(self, region: int) -> tuple[Any, Any]:
-        """The engine that others write to us through, and its descriptor of *region*."""
-        fabric, own = self._home.fabric, self._home.regions[region]
+        """The engine that others write to us through, and its descriptor of *region*.
+
+        Mori registers memory with a NIC when it is first used, and aborts if it cannot: so room
+        for that is looked for first, and it is used once.
+        """
+        home = self._home
+        fabric, own = home.fabric, home.regions[region]
         if self._door is None:
-            self._door = fabric.open(self._home.key())
+            self._door = fabric.open(home.key())
+            self._door.register_remote_engine(self._door.get_engine_desc())
         if region not in self._known:
             memory = own.memory
+            fabric.admit(memory)
             with translating(RuntimeError, f"Mori: {own.size} bytes cannot be registered"):
-                self._known[region] = self._door.register_memory(
+                described = self._door.register_memory(
                     memory.address, own.size + TAIL, memory.device, fabric.location
                 )
+            home.read_beacon(self._door, own, described, described, own.size)
+            self._known[region] = described
         return self._door, self._known[region]
 
     def _shut(self) -> None:

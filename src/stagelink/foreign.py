@@ -263,6 +263,7 @@ def build(
 
     Raises:
         ConfigError: no plane can speak it, an address is none, or the port cannot be bound.
+        TransportError: the plane cannot let others write to our pool.
     """
     for address in config.dialect_senders.values():
         if not address.startswith("tcp://"):
@@ -285,7 +286,10 @@ def build(
     served = Served(config.stage, readers, region, policy.transfer_base_s)
     store = Store(driver, serializer, wrapping)
     place = Place(config.host, config.dialect_port, served)
-    dialect = Dialect(place, bounds, store, _writer(driver), driver.log, clock=driver.clock)
+    writer = _writer(driver)
+    if config.dialect_senders:
+        writer.card(region)  # what cannot be shown to a sender is found out here
+    dialect = Dialect(place, bounds, store, writer, driver.log, clock=driver.clock)
     if dialect.address and not is_local(config.host.strip("[]")):
         driver.log.warning(
             "unprotected_bind", link=dialect.address,

@@ -266,3 +266,18 @@ def test_connectors_of_both_kinds_pass_payloads_both_ways(fabric: str) -> None:
                 middle.put("k", bytes(payload.value), to="2")
             assert last.get("k@1_2") == (data, True)
             assert middle.health()["dialect"]["stranded"] == 0
+
+
+def test_a_connector_that_cannot_show_its_pool_is_not_opened() -> None:
+    with pytest.raises(TransportError, match="notice"):
+        open_ours(
+            "rdma", "receiver", dialect_senders={"0": "tcp://127.0.0.1:9"},
+            mori={"enable_notification": True},
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("fabric", ["rdma"], indirect=True)
+def test_a_nic_that_registers_no_more_is_told_before_it_aborts_anybody(ours: Party) -> None:
+    with verbsim.limit_regions(4096), pytest.raises(TransportError):
+        card_of(ours)
+    assert card_of(ours).memory
