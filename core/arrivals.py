@@ -64,8 +64,7 @@ class Arrivals:
                 return
         self._keep(source, message, at_work, out)
         if how == PULL:
-            source.grants.sizes.append(size)
-            gets.lending.lend(source, out)
+            gets.lending.noted(source, size, lent=bool(at_work), out=out)
 
     def landed(self, source: Source, message: Landed, out: list[Action]) -> None:
         """A payload is published, which is written into a block that we have lent."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stagelink.core.errors import Reason
 from stagelink.core.handshake.fetch import DRAINING, GRANTED
-from stagelink.core.handshake.grants import GRANTS_LIMIT
+from stagelink.core.handshake.grants import GRANTS_LIMIT, PASSED_LIMIT
 from stagelink.core.messages import OPEN_LIMIT, Granted, Grants
 from stagelink.core.pool import RECEIVE, Block
 from stagelink.core.values import RegionRef
@@ -48,11 +48,23 @@ class Lending:
         """Lend nothing from now on."""
         self._whole = 0
 
+    def noted(self, source: Source, size: int, *, lent: bool, out: list[Action]) -> None:
+        """*source* has published so many bytes, into what is *lent* to it or not."""
+        grants, mine = source.grants, self._gets.fetches.lent_to(source.peer)
+        grants.sizes.append(size)
+        if lent:
+            grants.passed = 0
+        elif any(fetch.state == GRANTED and fetch.size >= size for fetch in mine):
+            grants.passed += 1
+            if grants.passed == PASSED_LIMIT:  # it has another reader: what is lent is of no use
+                self.revoke(source, out)
+        self.lend(source, out)
+
     def lend(self, source: Source, out: list[Action]) -> None:
         """Lend *source* what it may have, if it has none or that is half of it or more."""
-        size = source.grants.size(self._share.unit) if source.grants.agreed else 0
-        if not (size and source.open and not source.gone) or source.stalled or self._pool.waits:
+        if not self._is_willing(source):
             return
+        size = source.grants.size(self._share.unit)
         mine = self._gets.fetches.lent_to(source.peer)
         free = [fetch for fetch in mine if fetch.state == GRANTED]
         for fetch in free:
@@ -102,7 +114,17 @@ class Lending:
     def idle_due(self, address: str, now_s: float, out: list[Action]) -> None:
         """Nothing has been written into what is lent for a while."""
         self._gets.now_s = now_s
-        self.revoke(self._gets.sources[address], out)
+        source = self._gets.sources[address]
+        source.grants.passed = 0  # it may be alone by now
+        self.revoke(source, out)
+
+    def _is_willing(self, source: Source) -> bool:
+        """Whether to lend to *source* at all: it takes credits, and nobody waits for room."""
+        grants = source.grants
+        use = grants.agreed and grants.sizes and grants.passed < PASSED_LIMIT
+        return bool(use and source.open and not source.gone and not source.stalled) and (
+            not self._pool.waits
+        )
 
     def _limit(self) -> int:
         """The most bytes for one sender."""

@@ -139,6 +139,7 @@ class Senders:
             self._restarted(source, out)
         source.peer, source.peer_name, source.gone = message.instance, str(message.identity), ""
         source.plane = message.plane.name
+        source.grants.passed = 0
         source.grants.agreed = message.credits and self._settings.credit_share > 0
         self._peers.up(message.instance, SIDE, message.host.proof)
         if message.fresh:

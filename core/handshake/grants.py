@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 GRANTS_LIMIT = 16
 """Blocks lent to one sender at once, with those that landed and nobody has asked for."""
 
+PASSED_LIMIT = 8
+"""Payloads in a row that a sender may announce although what is lent would hold them."""
+
 HISTORY = 64
 """Payloads of a sender that say how large the next ones will be."""
 
@@ -82,12 +85,16 @@ class GrantsOut:
 
 
 class GrantsIn:
-    """How large a block to lend to one sender, by the sizes of what it sent last."""
+    """How large a block to lend to one sender, by the sizes of what it sent last.
 
-    __slots__ = ("agreed", "sizes")
+    ``agreed``: it takes credits, and we lend; ``passed``: payloads in a row without one.
+    """
 
-    def __init__(self, agreed: bool = False, sizes: Iterable[int] = ()) -> None:
+    __slots__ = ("agreed", "passed", "sizes")
+
+    def __init__(self, agreed: bool = False, passed: int = 0, sizes: Iterable[int] = ()) -> None:
         self.agreed = agreed
+        self.passed = passed
         self.sizes: deque[int] = deque(sizes, HISTORY)
 
     def size(self, unit: int) -> int:
@@ -101,6 +108,6 @@ class GrantsIn:
         step = max(unit, 1 << max(0, wanted.bit_length() - 4))
         return -(-max(1, wanted) // step) * step
 
-    def freeze(self) -> tuple[bool, tuple[int, ...]]:
+    def freeze(self) -> tuple[bool, int, tuple[int, ...]]:
         """The state as nested tuples."""
-        return self.agreed, tuple(self.sizes)
+        return self.agreed, self.passed, tuple(self.sizes)

@@ -250,9 +250,9 @@ MACHINES = {
          ("DRAINING", "*out", "Done, Refused, fenced", 0)],
     ),
     "states-grant": machine(
-        "A lent block, at the receiver", (760, 330),
-        {"*in": (40, 60), "GRANTED": (160, 60), "PULLING": (420, 60), "LANDED": (660, 60),
-         "HELD": (660, 180), "DRAINING": (160, 290), "*out": (660, 290)},
+        "A lent block, at the receiver", (860, 330),
+        {"*in": (40, 60), "GRANTED": (160, 60), "PULLING": (450, 60), "LANDED": (700, 60),
+         "HELD": (700, 180), "DRAINING": (160, 290), "*out": (700, 290)},
         [("*in", "GRANTED", "", 0), ("GRANTED", "PULLING", "Landed, not there yet", 0),
          ("GRANTED", "LANDED", "Landed", -62), ("PULLING", "LANDED", "Done", 0),
          ("LANDED", "HELD", "asked for", 0), ("HELD", "*out", "last view gone", 0),

@@ -10,7 +10,13 @@ import pytest
 from stagelink.core import events as ev
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.handshake.fetch import DRAINING, GRANTED, LANDED
-from stagelink.core.handshake.grants import GRANTS_LIMIT, HISTORY, GrantsIn, GrantsOut
+from stagelink.core.handshake.grants import (
+    GRANTS_LIMIT,
+    HISTORY,
+    PASSED_LIMIT,
+    GrantsIn,
+    GrantsOut,
+)
 from stagelink.core.handshake.session import OwnPlane
 from stagelink.core.messages import (
     Announce,
@@ -54,7 +60,7 @@ def test_a_table_thaws_to_itself() -> None:
     grants.take(1, 150)
 
     assert GrantsOut.thaw(grants.freeze()).freeze() == grants.freeze()
-    assert GrantsIn(*GrantsIn(True, (1, 2)).freeze()).freeze() == (True, (1, 2))
+    assert GrantsIn(*GrantsIn(True, 3, (1, 2)).freeze()).freeze() == (True, 3, (1, 2))
 
 
 @pytest.mark.parametrize(
@@ -327,6 +333,21 @@ def test_what_is_not_used_comes_back_after_a_while() -> None:
     said = pair.spoken()
     assert sum(isinstance(one, Cancel) for one in said) == GRANTS_LIMIT
     assert sum(isinstance(one, Refused) for one in said) == GRANTS_LIMIT
+
+
+def test_a_sender_that_uses_nothing_of_what_is_lent_is_lent_nothing_for_a_while() -> None:
+    pair = met()
+    [reader] = pair.ends["a"].outgoing.readers.values()
+    pair.ends["a"].outgoing._edges.stages["b"].append(reader)  # as if there were another
+    for number in range(PASSED_LIMIT):
+        pair.put(f"k{number}")
+    assert not pair.ends["b"].incoming.fetches.lent_bytes
+
+    pair.put("more")
+    assert not pair.lent
+    pair.pass_time(5.1)
+    pair.put("then")
+    assert pair.lent
 
 
 def test_a_landed_payload_that_expires_gives_its_block_back() -> None:

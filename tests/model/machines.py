@@ -252,6 +252,7 @@ def _forget_times(endpoint: Endpoint) -> None:
     """What only says when, or how much, and changes no more than the moment of a timer."""
     for source in endpoint.incoming.sources.values():
         source.owed, source.owed_bytes = min(source.owed, 1), 0
+        source.grants.passed = 0  # too few puts for it to matter
         while len(source.grants.sizes) > 1:  # every payload is as large as the others
             source.grants.sizes.pop()
         source.session = _placeless(source.session)

@@ -35,6 +35,7 @@ WORLDS = {
     "pull: share, cancel": _PULL._replace(cancels=1),
     "pull: share, poll": _PULL._replace(gets=1, polls=1),
     "pull: share, cut": _PULL._replace(cuts=1),
+    "pull: share, credits": _PULL._replace(credits=True, receiver_pages=4),
     "offer: share": _OFFER,
     "offer: share, cut": _OFFER._replace(gets=1, cuts=1),
     "offer: share, poll": _OFFER._replace(gets=1, polls=1),
