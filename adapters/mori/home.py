@@ -135,8 +135,7 @@ class Home:
         own.memory.put_tail(at, bytes(BEACON))
         try:
             with translated("no connection"):
-                uid = engine.allocate_transfer_uid()
-                status = engine.read(mine, own.size + at, theirs, size, BEACON, uid)
+                status = engine.read(mine, own.size + at, theirs, size, BEACON, self.serial())
             status.Wait()
             error = outcome(status)
             found = b"" if error else own.memory.get_tail(at, BEACON)

@@ -52,10 +52,6 @@ class Status(Protocol):
 class Session(Protocol):
     """``mori.io.IOEngineSession``: a pair of registered memories; offsets are unchecked."""
 
-    def allocate_transfer_uid(self) -> int:
-        """A number that the transfer is known by."""
-        ...
-
     def write(self, mine: int, theirs: int, size: int, uid: int) -> Status:
         """Begin one write."""
         ...
