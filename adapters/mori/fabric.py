@@ -8,9 +8,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.mori import hip, verbs
-from stagelink.adapters.mori.library import load
+from stagelink.adapters.mori.library import load, translated
 from stagelink.adapters.mori.memory import DEVICE, HOST, TAIL
-from stagelink.core.errors import ConfigError, Reason, TransportError, translating
+from stagelink.core.errors import ConfigError, Reason, TransportError
 from stagelink.ports.plane import Capabilities
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class XgmiFabric:
             TransportError: Mori cannot make it; says why.
         """
         mori = self.library
-        with translating(Exception, "Mori: no XGMI engine", "see `rocm-smi`, and /dev/kfd"):
+        with translated("no XGMI engine", "see `rocm-smi`, and /dev/kfd"):
             engine = mori.IOEngine(key, mori.IOEngineConfig("", 0))
             config = mori.XgmiBackendConfig(self._options.num_streams, self._options.num_events)
             engine.create_backend(mori.BackendType.XGMI, config)
@@ -115,7 +115,7 @@ class RdmaFabric:
         # Memory of a GPU would else go by XGMI within a host: a name is strict.
         wanted = {"MORI_DISABLE_AUTO_XGMI": "1", "MORI_RDMA_DEVICES": ",".join(self.devices)}
         remedy = "see `ibv_devinfo`, and `ulimit -l`"
-        with translating(Exception, "Mori: no RDMA engine", remedy), _environment(wanted):
+        with translated("no RDMA engine", remedy), _environment(wanted):
             engine = mori.IOEngine(key, mori.IOEngineConfig(options.host, 0))
             engine.create_backend(mori.BackendType.RDMA, config)
         return engine

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from stagelink.adapters.mori.card import NONCE, Card, Row, beacon, key_head, pack
-from stagelink.adapters.mori.library import outcome
+from stagelink.adapters.mori.library import outcome, translated
 from stagelink.adapters.mori.memory import (
     BEACON,
     SCRATCH,
@@ -15,7 +15,7 @@ from stagelink.adapters.mori.memory import (
     DeviceMemory,
     PinnedMemory,
 )
-from stagelink.core.errors import Reason, TransportError, translating
+from stagelink.core.errors import Reason, TransportError
 
 if TYPE_CHECKING:
     from stagelink.adapters.mori.fabric import RdmaFabric, XgmiFabric
@@ -134,9 +134,8 @@ class Home:
         at = SCRATCH + slot * BEACON
         own.memory.put_tail(at, bytes(BEACON))
         try:
-            with translating(RuntimeError, "Mori: no connection"):
-                uid = engine.allocate_transfer_uid()
-                status = engine.read(mine, own.size + at, theirs, size, BEACON, uid)
+            with translated("no connection"):
+                status = engine.read(mine, own.size + at, theirs, size, BEACON, self.serial())
             status.Wait()
             error = outcome(status)
             found = b"" if error else own.memory.get_tail(at, BEACON)
@@ -149,7 +148,7 @@ class Home:
     def _described(self, memory: MoriMemory) -> Own:
         size, nonce = memory.size, secrets.token_bytes(NONCE)
         memory.put_tail(0, beacon(self.instance, nonce))
-        with translating(RuntimeError, f"Mori: {size} bytes cannot be registered"):
+        with translated(f"{size} bytes cannot be registered"):
             described = self.engine.register_memory(
                 memory.address, size + TAIL, memory.device, self.fabric.location
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from threading import Condition, Thread, current_thread
+from threading import Condition, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, NamedTuple
 
 from stagelink.adapters.mori.library import outcome
@@ -31,6 +31,9 @@ BATCH_BYTES = 1 << 20
 """A batch ends as one: longer writes go alone, so as not to be waited for by others."""
 
 BATCH_WRITES = 128
+ROUNDS = 4
+"""So many calls whoever posts makes, for others too; then the thread takes over."""
+
 RETRY_S = 0.2
 """A connection that could not be made is not tried again for so long."""
 
@@ -81,7 +84,8 @@ class Lane:
         self._breaks = breaks
         self._inline_bytes = inline_bytes
         self._settle = settle
-        self._changed = Condition()
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
         self._queue: deque[Job] = deque()
         self._flights: set[Flight] = set()
         self._waiting: deque[Flight] = deque()
@@ -92,30 +96,32 @@ class Lane:
 
     def post(self, job: Job) -> None:
         """Begin *job*, or queue it."""
-        with self._changed:
+        found = None
+        with self._lock:
             refusal = self._refusal()
             if not refusal:
                 self._queue.append(job)
+                found = self._next()
         if refusal:
             job.done(job.order, refusal)
-        else:
-            self._begin()
+        elif found is not None:
+            self._begin(found)
 
     def use(self, link: Link) -> None:
         """Begin the next writes over *link*; returns when those over the one before have ended."""
-        with self._changed:
+        with self._lock:
             before, self.link = self.link, link
             self._cause = ""
             self._changed.notify_all()
         self._begin()
-        if before is not None:
-            with self._changed:
+        if before is not None and before is not link:
+            with self._lock:
                 self._changed.wait_for(lambda: not self._uses(before))
             before.close()
 
     def hold(self, *, flush: bool = False) -> None:
         """Begin nothing more until :meth:`resume`; *flush*: end what is queued with an error."""
-        with self._changed:
+        with self._lock:
             self._held = True
             jobs = self._queue if flush else deque[Job]()
             self._queue = deque() if flush else self._queue
@@ -124,19 +130,19 @@ class Lane:
 
     def is_idle(self, patience_s: float | None = None) -> bool:
         """Whether nothing is under way, within so long (None: however long that takes)."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(self._idle, patience_s)
 
     def abandon(self) -> None:
         """What is under way cannot land any more, and nobody will say so: have it end."""
-        with self._changed:
+        with self._lock:
             flights = list(self._flights)
         for flight in flights:
             flight.link.abandon(flight.status)
 
     def resume(self) -> None:
         """Go on, over a new connection; nothing is under way."""
-        with self._changed:
+        with self._lock:
             link, self.link, self._held = self.link, None, False
             if self._queue:
                 self._wake()
@@ -145,12 +151,12 @@ class Lane:
 
     def stop(self) -> None:
         """End every write and the thread; returns when nothing can land any more."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             jobs, self._queue = self._queue, deque()
             self._changed.notify_all()
         _tell(jobs, STOPPED)
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(self._idle)
             link, self.link = self.link, None
         if link is not None:
@@ -174,9 +180,13 @@ class Lane:
             return self._cause
         return ""
 
+    def _may_begin(self) -> bool:
+        full = len(self._flights) >= DEPTH
+        return bool(self._queue) and not (self._beginning or self._held or full)
+
     def _next(self) -> tuple[Link, list[Job]] | None:
         """What to begin now, which nobody else begins meanwhile."""
-        if self._beginning or self._held or not self._queue or len(self._flights) >= DEPTH:
+        if not self._may_begin():
             return None
         if self.link is None:
             self._wake()
@@ -206,44 +216,47 @@ class Lane:
 
     # --- without it ----------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Begin what can be begun."""
-        while True:
-            with self._changed:
+    def _begin(self, found: tuple[Link, list[Job]] | None = None) -> None:
+        """Begin *found* and what else can be begun; if that never ends, the thread goes on."""
+        for _ in range(ROUNDS):
+            if found is not None:
+                flight = self._launch(*found)
+                if flight is not None:
+                    self._end(flight)
+            with self._lock:
                 found = self._next()
             if found is None:
                 return
-            flight = self._launch(*found)
-            if flight is not None:
-                self._end(flight)
+        flight = self._launch(*found) if found else None
+        if flight is not None:
+            self._end(flight)
+        with self._lock:
+            if self._may_begin():
+                self._wake()
 
     def _launch(self, link: Link, jobs: list[Job]) -> Flight | None:
         """Begin *jobs*; returns them if they are to be waited for here."""
         try:
-            status = link.write(
-                jobs[0].pair,
-                [job.order.source.offset for job in jobs],
-                [job.order.target.offset for job in jobs],
-                [job.order.source.size for job in jobs],
-            )
+            status, size = _write(link, jobs)
         except StagelinkError as error:
             self._failed(link, jobs, str(error))
             return None
         flight = Flight(link, jobs, status)
-        here = sum(job.order.source.size for job in jobs) <= self._inline_bytes
-        with self._changed:
+        here = size <= self._inline_bytes
+        with self._lock:
             self._beginning = False
             self._flights.add(flight)
-            if not here:
+            if here:
+                self._changed.notify_all()
+            else:
                 self._waiting.append(flight)
                 self._wake()
-            self._changed.notify_all()
         return flight if here else None
 
     def _failed(self, link: Link, jobs: list[Job], error: str) -> None:
         """Mori could not even begin."""
         self._settle()
-        with self._changed:
+        with self._lock:
             self._beginning = False
             self._break(link, error)
             self._changed.notify_all()
@@ -255,7 +268,7 @@ class Lane:
         error = outcome(flight.status)
         if error:
             self._settle()
-        with self._changed:
+        with self._lock:
             self._flights.discard(flight)
             if error and self._cause and self.link is not flight.link:
                 error = f"{error}; before it: {self._cause}"
@@ -266,22 +279,22 @@ class Lane:
 
     def _loop(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(self._has_work)
                 flight = self._waiting.popleft() if self._waiting else None
                 if flight is None and self._stopped:
                     return
-                self._connecting = flight is None
-            if flight is None:
-                self._reconnect()
-            else:
+                self._connecting = flight is None and self.link is None
+                connects = self._connecting
+            if flight is not None:
                 self._end(flight)
+            elif connects:
+                self._reconnect()
             del flight  # or it would keep its connection until the next one comes
             self._begin()
 
     def _has_work(self) -> bool:
-        broken = self.link is None and self._queue and not self._held
-        return bool(self._waiting or broken or self._stopped)
+        return bool(self._waiting) or self._stopped or self._may_begin()
 
     def _reconnect(self) -> None:
         """Make the connection anew, or tell those who wait for it that it cannot be made."""
@@ -290,15 +303,29 @@ class Lane:
             link = self._connect()
         except StagelinkError as failure:
             error = str(failure)
-        with self._changed:
+        with self._lock:
             self._connecting = False
-            if link is not None:
-                self.link, self._cause = link, ""
-            else:
+            if self.link is None and link is not None:
+                self.link, self._cause, link = link, "", None
+            elif self.link is None:
                 self._cause, self._retry_s = error, time.monotonic() + RETRY_S
                 jobs, self._queue = self._queue, jobs
             self._changed.notify_all()
         _tell(jobs, error)
+        if link is not None:
+            link.close()  # the peer has been attached anew meanwhile
+
+
+def _write(link: Link, jobs: list[Job]) -> tuple[Status, int]:
+    """Begin *jobs* in one call; how many bytes they are."""
+    if len(jobs) == 1:
+        _, _, source, target = jobs[0].order
+        pair = source.region, target.region
+        return link.write(pair, source.offset, target.offset, source.size), source.size
+    sizes = [job.order.source.size for job in jobs]
+    mine = [job.order.source.offset for job in jobs]
+    theirs = [job.order.target.offset for job in jobs]
+    return link.write_all(jobs[0].pair, mine, theirs, sizes), sum(sizes)
 
 
 def _tell(jobs: list[Job] | deque[Job], error: str) -> None:

@@ -5,14 +5,15 @@ Everything about Mori's behaviour said in this package was observed with amd-mor
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stagelink.core.errors import ConfigError
+from stagelink.core.errors import ConfigError, Reason, StagelinkError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 INSTALL = "pip install 'stagelink[mori]' (amd-mori and torch), beside AMD's ROCm runtime"
 DISTRIBUTION = "amd-mori"
@@ -51,10 +52,6 @@ class Status(Protocol):
 class Session(Protocol):
     """``mori.io.IOEngineSession``: a pair of registered memories; offsets are unchecked."""
 
-    def allocate_transfer_uid(self) -> int:
-        """A number that the transfer is known by."""
-        ...
-
     def write(self, mine: int, theirs: int, size: int, uid: int) -> Status:
         """Begin one write."""
         ...
@@ -87,6 +84,18 @@ def installed() -> str:
         except PackageNotFoundError:  # noqa: PERF203 - two names
             continue
     return ""
+
+
+@contextmanager
+def translated(what: str, remedy: str = "") -> Iterator[None]:
+    """Turn whatever Mori raises within into :exc:`TransportError`; our own errors pass."""
+    try:
+        yield
+    except StagelinkError:
+        raise
+    except Exception as error:
+        msg = f"Mori: {what}: {error}"
+        raise TransportError(msg, reason=Reason.TRANSFER_FAILED, remedy=remedy) from error
 
 
 def outcome(status: Status) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagelink.adapters.mori.card import (
@@ -14,7 +15,8 @@ from stagelink.adapters.mori.card import (
     read_with,
     unpack,
 )
-from stagelink.core.errors import Reason, TransportError, translating
+from stagelink.adapters.mori.library import translated
+from stagelink.core.errors import Reason, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 30
 """Mori refuses requests of 4 GiB; longer writes are cut, and go in one call all the same."""
+
+_NUMBERS = count(1)
+"""Transfers' numbers: only notifications ask for them, and those are Mori's own business."""
 
 _BLANK = ".00000000"
 """How a key ends that nobody has renamed."""
@@ -86,33 +91,46 @@ class Link:
         self._known: Any = None
         self._engine: Any = home.fabric.open(home.key()) if self._owns else home.engine
         try:
-            self._connect()
+            with translated("no connection"):
+                self._connect()
         except BaseException:
             self.close()
             raise
 
-    def write(
-        self, pair: tuple[int, int], mine: list[int], theirs: list[int], sizes: list[int]
-    ) -> Status:
-        """Begin writes between a region of ours and one of the peer's.
+    def write(self, pair: tuple[int, int], mine: int, theirs: int, size: int) -> Status:
+        """Begin a write between a region of ours and one of the peer's.
 
         Raises:
             TransportError: there is no session for these two, or Mori cannot begin.
         """
-        session = self._sessions.get(pair)
-        if session is None:
-            msg = f"regions {pair[0]} and {pair[1]} are not connected"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer again")
+        if size > PIECE:
+            return self.write_all(pair, [mine], [theirs], [size])
+        session = self._sessions.get(pair) or self._missing(pair)
+        try:
+            return session.write(mine, theirs, size, next(_NUMBERS))
+        except Exception as error:
+            raise _not_begun(error) from error
+
+    def write_all(
+        self, pair: tuple[int, int], mine: list[int], theirs: list[int], sizes: list[int]
+    ) -> Status:
+        """Begin several, which end as one.
+
+        Raises:
+            TransportError: as :meth:`write`.
+        """
+        session = self._sessions.get(pair) or self._missing(pair)
         if max(sizes) > PIECE:
             mine, theirs, sizes = _cut(mine, theirs, sizes)
         try:
-            uid = session.allocate_transfer_uid()
-            if len(sizes) == 1:
-                return session.write(mine[0], theirs[0], sizes[0], uid)
-            return session.batch_write(mine, theirs, sizes, uid)
-        except RuntimeError as error:
-            msg = f"Mori: no write: {error}"
-            raise TransportError(msg, reason=Reason.TRANSFER_FAILED) from error
+            return session.batch_write(mine, theirs, sizes, next(_NUMBERS))
+        except Exception as error:
+            raise _not_begun(error) from error
+
+    @staticmethod
+    def _missing(pair: tuple[int, int]) -> Session:
+        msg = f"regions {pair[0]} and {pair[1]} are not connected"
+        raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer again")
 
     def abandon(self, status: Status) -> None:
         """Have *status* end, which its engine has gone without ending."""
@@ -124,9 +142,12 @@ class Link:
         Raises:
             TransportError: it is not.
         """
-        assert self._probe is not None
-        own, mine, theirs, row = self._probe
-        found = self._home.read_beacon(self._engine, own, mine, theirs, row.size)
+        probe, engine = self._probe, self._engine
+        if probe is None or engine is None:
+            msg = "the connection is closed"
+            raise TransportError(msg, reason=Reason.CLOSED)
+        own, mine, theirs, row = probe
+        found = self._home.read_beacon(engine, own, mine, theirs, row.size)
         if found != beacon(self._peer.card.instance, row.nonce):
             msg = f"another memory than that of peer {self._peer.card.instance.hex()} is reached"
             raise TransportError(msg, reason=Reason.PEER_RESTARTED, remedy="attach it again")
@@ -169,7 +190,7 @@ class Link:
                 self._sessions[region, row.region] = self._session(mine, theirs)
 
     def _session(self, mine: Any, theirs: Any) -> Session:  # noqa: ANN401 - Mori's descriptors
-        with translating(RuntimeError, "Mori: no session"):
+        with translated("no session"):
             session: Session | None = self._engine.create_session(mine, theirs)
         if session is None:
             msg = f"Mori has no route from device {mine.device_id} to {theirs.device_bus_id!r}"
@@ -182,6 +203,10 @@ class Link:
         key = self._peer.key.encode()
         assert packed.count(key) == 1, "checked where it came in"
         return kind.unpack(packed.replace(key, alias.encode()))
+
+
+def _not_begun(error: Exception) -> TransportError:
+    return TransportError(f"Mori: no write: {error}", reason=Reason.TRANSFER_FAILED)
 
 
 def _cut(

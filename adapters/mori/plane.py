@@ -95,15 +95,15 @@ class MoriPlane:
             if found is not None and found[0] == met and self._is_good(found[1]):
                 return
             link = Link(self._home, met)
-            if found is not None:
-                lane = found[1]
-                with self._lock:
+            lane = self._lane(peer, link) if found is None else found[1]
+            with self._lock:
+                closed = self._closed
+                if not closed:
                     self._lanes[peer] = met, lane
-                lane.use(link)
-            else:
-                lane = self._lane(peer, link)
-                with self._lock:
-                    self._lanes[peer] = met, lane
+            if closed:
+                link.close()
+                raise TransportError(CLOSED, reason=Reason.CLOSED)
+            lane.use(link)
 
     def view(self, peer: Instance, where: RegionRef) -> memoryview:
         """Refuse: this plane does not map."""

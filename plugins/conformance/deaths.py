@@ -138,7 +138,8 @@ class DeathsContract:
         process, endpoint = far_sender
         receiver = opened(stage="talker", role="receiver", sender=endpoint)
         process.ask("put", "key", SIZES[-1])
-        waiter = Waiter(lambda: receiver.get("key", source="thinker", timeout=PATIENCE_S))
+        # Killed before we had met it, it may yet begin, as far as we know: then we wait so long.
+        waiter = Waiter(lambda: receiver.get("key", source="thinker", timeout=PATIENCE_S / 2))
         time.sleep(0.002)
         process.kill()
         if waiter.join().error is None:

@@ -139,12 +139,11 @@ class TransferStatus:
             if self._ended.is_set():
                 return
             with REGISTERING:  # as a NIC: it looks at each write whether its target is registered
-                if self._engine.reaches(*self._pair):
+                error = self._engine.error_of(self._pair)
+                if error is None:
                     for target, source, size in self._moves:
                         ctypes.memmove(target, source, size)
-                    self.Update(StatusCode.SUCCESS, "success")
-                else:
-                    self._engine.break_off(self, self._pair[1])
+                self.Update(*(error or (StatusCode.SUCCESS, "success")))
             self._engine.fly(-1)
 
     def Update(self, code: StatusCode, message: str) -> None:  # noqa: N802
@@ -299,22 +298,22 @@ class IOEngine:
     def transfer(
         self, mine: MemoryDesc, theirs: MemoryDesc, moves: list[tuple[int, int, int]]
     ) -> TransferStatus:
-        status = TransferStatus(self, (mine, theirs), moves)
-        if (self.key, theirs.engine_key) in self.knobs.broken:
-            status.Update(StatusCode.ERR_RDMA_OP, "Work Request Flushed Error")
-        elif self.knobs.failures:
-            self.break_off(status, theirs, *self.knobs.failures.pop(0))
-        else:
-            self.fly(1)
-        return status
+        self.fly(1)
+        return TransferStatus(self, (mine, theirs), moves)
 
-    def break_off(
-        self, status: TransferStatus, theirs: MemoryDesc,
-        code: StatusCode = StatusCode.ERR_RDMA_OP, message: str = "remote access error",
-    ) -> None:  # fmt: skip
-        status.Update(code, message)
-        if self.backend is BackendType.RDMA:
-            self.knobs.broken.add((self.key, theirs.engine_key))
+    def error_of(self, pair: tuple[MemoryDesc, MemoryDesc]) -> tuple[StatusCode, str] | None:
+        """How a transfer fails that is to happen now; after that none over RDMA goes well."""
+        way = self.key, pair[1].engine_key
+        if way in self.knobs.broken:
+            return StatusCode.ERR_RDMA_OP, "Work Request Flushed Error"
+        error = None
+        if self.knobs.failures:
+            error = self.knobs.failures.pop(0)
+        elif not self.reaches(*pair):
+            error = StatusCode.ERR_RDMA_OP, "remote access error"
+        if error and self.backend is BackendType.RDMA:
+            self.knobs.broken.add(way)
+        return error
 
     def _route(self, theirs: MemoryDesc) -> None:
         if theirs.engine_key != self.key and theirs.engine_key not in self.remotes:

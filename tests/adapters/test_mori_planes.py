@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 import secrets
 import sys
 import threading
@@ -315,7 +316,7 @@ def test_nics_are_those_asked_for_and_one_where_several_would_fail(
 def test_more_memory_than_may_be_locked_is_refused_with_both_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verbs.resource, "getrlimit", lambda _: (1 << 16, 1 << 16))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 16, 1 << 16))
     monkeypatch.setattr(verbs, "_may_lock_all", lambda: False)
     with pytest.raises(
         TransportError, match=r"2097152 bytes .* 2 NICs.*65536; raise it \(`ulimit"

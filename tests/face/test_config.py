@@ -194,4 +194,5 @@ def test_a_setting_of_mori_of_another_type_is_named(value: object) -> None:
 def test_xgmi_refuses_a_pool_on_the_cpu() -> None:
     with pytest.raises(ConfigError, match=r"cannot reach memory of the CPU.*mori-rdma"):
         load(backend="mori-xgmi", mori={"memory_pool_device": "cpu"})
-    assert load(backend="mori-rdma", mori={"memory_pool_device": "cpu"})
+    rdma = load(backend="mori-rdma", mori={"memory_pool_device": "cpu"})
+    assert rdma.mori.memory_pool_device == "cpu"
