@@ -159,12 +159,8 @@ def read_with(unpacked: Callable[[bytes], Any], packed: bytes, peer: Instance) -
     Raises:
         TransportError: they are not.
     """
-    try:
-        found = unpacked(packed)
-        again = found.pack()
-    except (RuntimeError, MemoryError, TypeError, ValueError) as error:
-        raise malformed(peer, f"Mori cannot read it: {error}") from error
-    if again != packed:
+    found = unpacked(packed)
+    if found.pack() != packed:
         raise malformed(peer, "Mori reads something else in it")
     return found
 

@@ -58,17 +58,28 @@ def meet(fabric: Fabric, descriptor: bytes, peer: Instance) -> Peer:
         msg = f"peer {peer.hex()} has notifications {'on' if card.notifies else 'off'}, we not"
         remedy = "set mori.enable_notification alike on both sides: transfers would hang"
         raise TransportError(msg, reason=Reason.MISMATCH, remedy=remedy)
-    mori = fabric.library
+    try:
+        key, wrong = _look(fabric, card)
+    except TransportError:
+        raise
+    except Exception as error:  # whatever Mori says of what it cannot read, at whatever moment
+        raise malformed(peer, f"Mori cannot read it: {error}") from error
+    if wrong:
+        raise malformed(peer, wrong)
+    return Peer(descriptor, card, key, {row.region: row.size for row in card.rows})
+
+
+def _look(fabric: Fabric, card: Card) -> tuple[str, str]:
+    """The key of a peer's engine, and what is wrong with its descriptors; empty if nothing is."""
+    mori, peer = fabric.library, card.instance
     engine = read_with(mori.EngineDesc.unpack, card.engine, peer)
     wrong = check_engine(engine, card) or _not_once(engine.key, card.engine)
-    for row in card.rows if not wrong else ():
+    for row in card.rows:
         memory = read_with(mori.MemoryDesc.unpack, row.memory, peer)
         wrong = wrong or check_memory(memory, row, engine.key, fabric.location)
         wrong = wrong or _not_once(engine.key, row.memory)
         wrong = wrong or fabric.check(memory)
-    if wrong:
-        raise malformed(peer, wrong)
-    return Peer(descriptor, card, engine.key, {row.region: row.size for row in card.rows})
+    return engine.key, wrong
 
 
 def _not_once(key: str, packed: bytes) -> str:

@@ -186,7 +186,7 @@ def load_config(raw: Mapping[str, Any]) -> Config:
         _refuse_unknown("setting", name, Config.__struct_fields__)
     if isinstance(raw.get("mori"), dict):
         for name in raw["mori"]:
-            _refuse_unknown("mori setting", name, MoriConfig.__struct_fields__)
+            _refuse_unknown("mori setting", str(name), MoriConfig.__struct_fields__)
     sized = {name: _size(name, raw[name]) for name in _SIZES if name in raw}
     try:
         config = msgspec.convert({**raw, **sized}, Config)

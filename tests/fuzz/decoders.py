@@ -14,6 +14,7 @@ from tests.fuzz import seeds
 from tests.fuzz.talk import Talk, scripts
 
 from stagelink.adapters.local.packets import Malformed, Packets
+from stagelink.adapters.mori import card
 from stagelink.adapters.msgspec import traced
 from stagelink.adapters.msgspec.placing import moved
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
@@ -79,6 +80,9 @@ def decoders() -> list[Decoder]:
         Decoder("wrapped", seeds.wrapped(), unwrap, PayloadError, 16),
         Decoder("conversations", scripts(), Talk().hear, ProtocolViolationError, 0, 6),
         Decoder("descriptors", [[described]], lambda f: parse(one(f), ME), TransportError),
+        Decoder(
+            "mori", [[mori_card()]], lambda f: card.unpack(signed(one(f)), ME), TransportError
+        ),
         Decoder("settings", seeds.settings(), configure, ConfigError),
         Decoder("metadata", seeds.metadata(), receipt, ConfigError),
         Decoder("texts", seeds.texts(), names, ConfigError),
@@ -86,6 +90,17 @@ def decoders() -> list[Decoder]:
         Decoder("their values", seeds.their_values(), their_value, PayloadError, 0, 2),
         Decoder("figures", [[pack(told)]], show, ProtocolViolationError),
     ]
+
+
+def mori_card() -> bytes:
+    """How a plane over Mori describes itself, without the digest at its end."""
+    rows = (card.Row(1, 1 << 20, ME, b"memory" * 20), card.Row(7, 4096, ME, b"more"))
+    return card.pack(card.Card(ME, "rdma", False, b"engine" * 20, rows))[: -card.DIGEST]
+
+
+def signed(body: bytes) -> bytes:
+    """The same with a digest that is right: it keeps accidents out, and nobody with intent."""
+    return body + card._digest(body)
 
 
 def one(frames: Frames) -> bytes:
