@@ -3,19 +3,20 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-TRACED := tests/model tests/simulation tests/face/test_interruptions.py
+APART := tests/model tests/simulation tests/face/test_interruptions.py tests/chaos tests/fuzz tests/overload
+ENGINE := .venv-mori
 CODE := core ports adapters plugins src tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs check fmt lint types contracts units model prove clean
+.PHONY: help demo test test-mori docs check fmt lint types contracts units hunts engine prove clean
 
 help: ## Show this
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/ready ## Three processes stream a recording, compared bit for bit
 	$(BIN)/stagelink demo
 
-test: check units model ## Everything that must hold: format, lint, types, contracts, tests
+test: check units hunts test-mori ## Everything that must hold: format, lint, types, contracts, tests
 
 check: lint types contracts
 
@@ -30,12 +31,22 @@ contracts: $(VENV)/ready ## Import contracts
 	PYTHONPATH=src $(BIN)/lint-imports
 
 units: $(VENV)/ready ## Tests with branch coverage, in parallel
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore ,$(TRACED)) --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(addprefix --ignore ,$(APART)) --cov --cov-report=term
 
-# Without coverage: it would cost the explorer half of its states, and what traces every line by
+# Without coverage: it would cost the hunts half of their reach, and what traces every line by
 # itself, to interrupt there or to keep time, cannot be traced by another.
-model: $(VENV)/ready ## Explore every interleaving of small worlds, and see mistakes caught
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TRACED)
+hunts: $(VENV)/ready ## The tests of the hunts, and the first part of each
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(APART)
+
+# AMD builds its engine for 3.10 and 3.12; only the one for 3.10 wants no newer C library than
+# Debian 12 has. It runs over tests/sims, so it needs neither an AMD GPU nor an RDMA card.
+test-mori: ## Tests on AMD's real transfer engine, over simulated hardware
+	@reason=$$(.ci/no-engine); if [ -n "$$reason" ]; then \
+	  echo "nothing was tested on AMD's engine (tests/mori): $$reason"; \
+	else $(MAKE) --no-print-directory engine; fi
+
+engine: $(ENGINE)/ready
+	$(ENGINE)/bin/python -m pytest -n 2 --dist worksteal tests/mori
 
 prove: $(VENV)/ready ## Hunt for counter-examples to every promise; BUDGET=seconds goes further
 	$(BIN)/python -m tests.prove $(if $(BUDGET),--budget $(BUDGET))
@@ -57,6 +68,12 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	  { echo "stagelink needs Python 3.10 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,torch]'
+	@touch $@
+
+# No pins: some of what is pinned is for newer Pythons only.
+$(ENGINE)/ready: pyproject.toml
+	"$$(.ci/interpreter 3.10)" -m venv $(ENGINE)
+	$(ENGINE)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]' 'amd-mori==1.2.4'
 	@touch $@
 
 $(VENV)/docs-ready: $(VENV)/ready

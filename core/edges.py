@@ -233,18 +233,24 @@ class Edges:
 
     def unlease(self, reader: Reader, generation: int, out: list[Action]) -> None:
         """One lease of *reader* fewer: its slot, and perhaps the entry's bytes, are free."""
-        removed = self.ledger(reader).unlease(generation)
+        self.end_lease(reader.identity.stage, generation, reader.name, out)
+
+    def end_lease(self, to: str, generation: int, name: str, out: list[Action]) -> None:
+        """One lease of whoever is called *name* fewer, as for :meth:`unlease`."""
+        removed = self.ledgers[to].unlease(generation)
         if removed is not None:
             self._removed(removed, out)
         else:
-            self.vacate(reader, generation)
+            self._vacate(to, generation, name)
 
     def vacate(self, reader: Reader, generation: int) -> None:
         """Give the slot of *reader* back, unless something still stands for it."""
-        name = reader.name
-        same = (r for r in self.stages.get(reader.identity.stage, ()) if r.name == name)
+        self._vacate(reader.identity.stage, generation, reader.name)
+
+    def _vacate(self, to: str, generation: int, name: str) -> None:
+        same = (r for r in self.stages.get(to, ()) if r.name == name)
         if not any(r.leases.holds_slot(generation) for r in same):
-            self.ledger(reader).vacate(generation, name)
+            self.ledger_of(to).vacate(generation, name)
 
     def trim(self, to: str) -> None:
         """Forget what every reader of that stage knows, and the stage if there never was any."""

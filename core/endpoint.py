@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stagelink.core.errors import Reason
 from stagelink.core.events import (
     Abandon,
+    Ashore,
     Attached,
     Await,
     CancelKey,
@@ -24,14 +25,17 @@ from stagelink.core.events import (
     Failure,
     Fenced,
     Get,
+    Lend,
     PlaneReset,
     Poll,
     Probed,
     Publish,
     Received,
     Release,
+    Repay,
     Reserve,
     StopGet,
+    Strand,
     TimePassed,
     Untaken,
     Withdraw,
@@ -41,8 +45,9 @@ from stagelink.core.handshake.watch import Peers
 from stagelink.core.incoming import Incoming
 from stagelink.core.messages import Declined, Hello, Lost, Packet
 from stagelink.core.outgoing import Outgoing
-from stagelink.core.pool import SEND, Block, Pool
+from stagelink.core.pool import Block, Pool
 from stagelink.core.timers import Timers
+from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
     from stagelink.core.events import Action, Event
     from stagelink.core.pool import Grant
     from stagelink.core.settings import Settings
+    from stagelink.core.values import Instance, PlaneCard
 
 
 class Endpoint:
@@ -67,6 +73,10 @@ class Endpoint:
         self._handlers: dict[type, Callable[..., None]] = {
             Reserve: self._reserve,
             Abandon: self._abandon,
+            Strand: self._strand,
+            Ashore: self._ashore,
+            Lend: self.outgoing.loans.lend,
+            Repay: self.outgoing.loans.repay,
             Publish: self.outgoing.publish,
             Withdraw: self.outgoing.withdraw,
             Get: self.incoming.get,
@@ -128,7 +138,7 @@ class Endpoint:
     # --- commands ------------------------------------------------------------------------
 
     def _reserve(self, event: Reserve, now_s: float, out: list[Action]) -> None:
-        room = self.pool.reserve(2 * event.ticket, event.size, SEND, event.deadline_s, now_s)
+        room = self.pool.reserve(2 * event.ticket, event.size, event.use, event.deadline_s, now_s)
         if room is not None:
             out.append(Complete(event.ticket, room))
         if not isinstance(room, Block):
@@ -137,6 +147,14 @@ class Endpoint:
     def _abandon(self, event: Abandon, now_s: float, out: list[Action]) -> None:
         del now_s
         self._granted(self.pool.free(event.block), out)
+
+    def _strand(self, event: Strand, now_s: float, out: list[Action]) -> None:
+        del now_s
+        self._granted(self.pool.quarantine(event.block, {event.transfer}), out)
+
+    def _ashore(self, event: Ashore, now_s: float, out: list[Action]) -> None:
+        del now_s
+        self._granted(self.pool.ended(event.transfer), out)
 
     def _untaken(self, event: Untaken, now_s: float, out: list[Action]) -> None:
         if self.closed:
@@ -162,11 +180,14 @@ class Endpoint:
         """From now on what would begin something is refused."""
         self.closed = True
         self.incoming.lend_no_more()
-        self._handlers.update(dict.fromkeys((Reserve, Publish, Get, Poll, Await), self._refuse))
+        self._handlers.update(
+            dict.fromkeys((Reserve, Lend, Publish, Get, Poll, Await), self._refuse)
+        )
 
     def _refuse(
-        self, event: Reserve | Publish | Get | Poll | Await, now_s: float, out: list[Action]
-    ) -> None:
+        self, event: Reserve | Lend | Publish | Get | Poll | Await, now_s: float,
+        out: list[Action],
+    ) -> None:  # fmt: skip
         del now_s
         if isinstance(event, Publish) and event.block is not None:
             self._granted(self.pool.free(event.block), out)
@@ -209,8 +230,7 @@ class Endpoint:
             self.peers.proved_dead(event.peer, now_s)
 
     def _fenced(self, event: Fenced, now_s: float, out: list[Action]) -> None:
-        if event.planes:  # before anybody is greeted with them
-            self.incoming.senders.redescribe(event.planes)
+        self._describe_anew(event.planes, event.peer, now_s, out)
         if self.peers.fenced(event.peer, event.fenced, now_s):
             self.outgoing.receivers.gone(event.peer, now_s, out)
             self.incoming.senders.gone(event.peer, now_s, out)
@@ -220,8 +240,16 @@ class Endpoint:
             self.incoming.senders.cut_off(event.peer, now_s, out)
 
     def _plane_reset(self, event: PlaneReset, now_s: float, out: list[Action]) -> None:
-        del event, now_s
+        self._describe_anew(event.planes, NO_INSTANCE, now_s, out)
         self.outgoing.receivers.plane_reset(out)
+
+    def _describe_anew(
+        self, planes: tuple[PlaneCard, ...], but: Instance, now_s: float, out: list[Action]
+    ) -> None:
+        """Others reach our *planes* by these from now on; before anybody is greeted with them."""
+        if planes:
+            changed = self.incoming.senders.redescribe(planes)
+            self.incoming.senders.greet_others(but, changed, now_s, out)
 
     # --- time ----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Union
 
-from stagelink.core.pool import Block, Refusal
+from stagelink.core.pool import SEND, Block, Refusal
 from stagelink.core.values import NO_INSTANCE, Instance, Link, PlaneCard, RegionRef
 
 if TYPE_CHECKING:
@@ -19,17 +19,59 @@ if TYPE_CHECKING:
 
 
 class Reserve(NamedTuple):
-    """Want ``size`` bytes of the pool for a put; answered by Block or Refusal."""
+    """Want ``size`` bytes of the pool; answered by Block or Refusal.
+
+    ``use`` is SEND for a put, RECEIVE for what a peer of another protocol is to write.
+    """
 
     ticket: int
     size: int
     deadline_s: float
+    use: int = SEND
 
 
 class Abandon(NamedTuple):
-    """The reserved block will not be published."""
+    """The reserved block is not needed any more, and nobody can write to it."""
 
     block: Block
+
+
+class Strand(NamedTuple):
+    """A write that nobody can call off may still reach the reserved block: quarantine it.
+
+    ``transfer`` names that write until :class:`Ashore`; it is below 0, unlike our own ids.
+    """
+
+    block: Block
+    transfer: int
+
+
+class Ashore(NamedTuple):
+    """No write of ``transfer`` can land any more. Unknown ones are fine."""
+
+    transfer: int
+
+
+class Lend(NamedTuple):
+    """Want the live payload of ``key`` for ``reader``, who has no conversation with us.
+
+    Answered by Delivery (in ``block`` or ``body``, to be repaid), by Failure where the producer
+    published one, or by None: there is none, or not for this reader.
+    """
+
+    ticket: int
+    to: str
+    key: str
+    reader: str
+
+
+class Repay(NamedTuple):
+    """A loan of ``generation`` is over; ``taken`` counts the reader."""
+
+    to: str
+    generation: int
+    reader: str
+    taken: bool
 
 
 class Publish(NamedTuple):
@@ -205,7 +247,12 @@ class Fenced(NamedTuple):
 
 
 class PlaneReset(NamedTuple):
-    """The plane was closed and opened again: none of its earlier writes can land any more."""
+    """The plane was closed and opened again: none of its earlier writes can land any more.
+
+    ``planes`` as in :class:`Fenced`: where opening it again has changed the description.
+    """
+
+    planes: tuple[PlaneCard, ...] = ()
 
 
 class TimePassed(NamedTuple):
@@ -213,9 +260,9 @@ class TimePassed(NamedTuple):
 
 
 Event = Union[
-    Reserve, Abandon, Publish, Withdraw, Get, Poll, Await, Untaken, StopGet, CancelKey, Release,
-    Close, Connected, Disconnected, Received, Attached, WriteEnded, Probed, Fenced, PlaneReset,
-    TimePassed,
+    Reserve, Abandon, Strand, Ashore, Lend, Repay, Publish, Withdraw, Get, Poll, Await, Untaken,
+    StopGet, CancelKey, Release, Close, Connected, Disconnected, Received, Attached, WriteEnded,
+    Probed, Fenced, PlaneReset, TimePassed,
 ]  # fmt: skip
 
 # --- answers -------------------------------------------------------------------------------

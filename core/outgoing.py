@@ -13,6 +13,7 @@ from stagelink.core.errors import Reason
 from stagelink.core.events import Complete, Failure, Published, Send
 from stagelink.core.handshake.session import CLOSED
 from stagelink.core.ledger import Entry
+from stagelink.core.loans import Loans
 from stagelink.core.messages import Ack, Bye, Cancel, Grants, Lost, Pull, Query, Subscribe
 from stagelink.core.receivers import Receivers
 from stagelink.core.share import Share
@@ -40,7 +41,7 @@ class Outgoing:
 
     __slots__ = (
         "_edges", "_grant", "_handlers", "_pool", "_settings", "_stale", "_timers", "generation",
-        "receivers", "transfers",
+        "loans", "receivers", "transfers",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,7 @@ class Outgoing:
         self._edges = edges = Edges(pool, timers, Share(settings.peer_share, pool), grant)
         self.transfers = Transfers(settings, timers, edges)
         self.receivers = Receivers(settings, peers, edges, self.transfers)
+        self.loans = Loans(edges)
         self.generation = 0
         self._handlers: dict[type, Callable[..., None]] = {
             Subscribe: edges.subscribe,

@@ -226,12 +226,30 @@ class Senders:
                 if source.session.state in {GREETING, ATTACHING, OPEN}:
                     self.greet(source, now_s, out)
 
-    def redescribe(self, cards: tuple[PlaneCard, ...]) -> None:
-        """Our planes are to be reached by other descriptions from the next greeting on."""
+    def redescribe(self, cards: tuple[PlaneCard, ...]) -> set[str]:
+        """Our planes are to be reached by other descriptions from the next greeting on.
+
+        Returns the names of those that are written to, and by another description than before.
+        """
         old = {plane.card.name: plane for plane in self._settings.planes}
         planes = tuple([old[card.name]._replace(card=card) for card in cards])
         self._settings = self._settings._replace(planes=planes)
         self.cards = cards
+        return {
+            card.name for card in cards if card.mode == "write" and card != old[card.name].card
+        }
+
+    def greet_others(
+        self, peer: Instance, planes: set[str], now_s: float, out: list[Action]
+    ) -> None:
+        """Greet every sender but *peer* that writes by one of these *planes*.
+
+        Where a plane can only cut off everybody, a fence has cut them off as well.
+        """
+        for source in self._gets.sources.values():
+            other = source.peer not in {peer, NO_INSTANCE} and source.plane in planes
+            if other and source.session.state in {GREETING, ATTACHING, OPEN}:
+                self.greet(source, now_s, out)
 
     def gone(self, peer: Instance, now_s: float, out: list[Action]) -> None:
         """*peer* is fenced: no write of it can land, so its blocks are ours again."""

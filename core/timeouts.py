@@ -17,7 +17,7 @@ class TimeoutPolicy(NamedTuple):
     Attributes:
         transfer_base_s: how long a get waits unless told otherwise, whatever its size.
         transfer_per_100mib_s: with the former, how long a write of so much should take at most.
-        query_s: bounds nothing yet; a question is part of the get that asks it.
+        query_s: silence after which a dialect asks anew; else a question is part of a get.
         ttl_s: how long a payload that nobody takes is kept.
         put_s: how long a put waits for room.
         suspect_grace_s: how long a cut connection may take to heal before waiting gets hear of it.

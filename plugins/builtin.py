@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from stagelink.ports import ControlChannel, DataPlane, Liveness, MemoryProvider
 
 _HERE = "stagelink.plugins.builtin:"
+_DEVICES = "stagelink.plugins.devices:"
+_MORI = "stagelink.plugins.mori:"
 
 
 @hookimpl
 def stagelink_backends() -> list[Backend]:
-    """Shared memory in both modes, and the in-process reference in both."""
+    """Shared memory and the in-process reference in both modes, GPUs, Mori on both fabrics."""
     shm = (_HERE + "shm_provider", _HERE + "shm_liveness", _HERE + "shm_probe")
     memory = (_HERE + "memory_provider", _HERE + "memory_liveness")
     return [
@@ -36,6 +38,20 @@ def stagelink_backends() -> list[Backend]:
         Backend(
             "memory-write", "one process: senders copy into the reader's pool", "memory",
             memory[0], _HERE + "memory_write", memory[1],
+        ),
+        Backend(
+            "device_ipc", "one host: readers map the sender's pool on its GPU", "zmq",
+            _DEVICES + "provider", _DEVICES + "ipc", shm[1], _DEVICES + "probe",
+        ),
+        Backend(
+            "mori-xgmi", "one host: GPUs write into the reader's GPU, by AMD's Mori", "zmq",
+            _MORI + "xgmi_provider", _MORI + "xgmi", _HERE + "shm_liveness",
+            _MORI + "xgmi_probe",
+        ),
+        Backend(
+            "mori-rdma", "many hosts: NICs write into the reader's pool, by AMD's Mori", "zmq",
+            _MORI + "rdma_provider", _MORI + "rdma", _HERE + "shm_liveness",
+            _MORI + "rdma_probe",
         ),
     ]  # fmt: skip
 
@@ -92,17 +108,17 @@ def keyring_of(config: Config) -> Keyring | None:
 
 
 def shm_provider(context: BackendContext) -> MemoryProvider:
-    """Sweeps the residue of dead connectors first."""
-    from stagelink.adapters.shm import SharedMemoryProvider, sweep  # noqa: PLC0415
+    """Segments of the mount."""
+    from stagelink.adapters.shm import SharedMemoryProvider  # noqa: PLC0415
 
-    sweep(context.config.shm_dir)
     return SharedMemoryProvider(context.instance, context.config.shm_dir)
 
 
 def shm_liveness(context: BackendContext) -> Liveness:
-    """A lock file beside the segments."""
-    from stagelink.adapters.shm import LockLiveness  # noqa: PLC0415
+    """A lock file where the segments are; what dead connectors left there is removed first."""
+    from stagelink.adapters.shm import LockLiveness, sweep  # noqa: PLC0415
 
+    sweep(context.config.shm_dir)
     return LockLiveness(context.instance, context.config.shm_dir)
 
 

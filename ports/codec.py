@@ -36,16 +36,8 @@ class Staged(Protocol):
         ...
 
 
-class Serializer(Protocol):
-    """Values to one contiguous, self-describing run of bytes, and back without a copy."""
-
-    def stage(self, value: Any) -> Staged:  # noqa: ANN401 - any value a user puts
-        """Measure *value*.
-
-        Raises:
-            PayloadError: something in it cannot be serialized; names the path to it.
-        """
-        ...
+class Loader(Protocol):
+    """Runs of bytes to values, without a copy."""
 
     def load(self, buffer: object, size: int, *, writable: bool = True) -> Any:  # noqa: ANN401
         """The value in the first *size* bytes of *buffer*, any object with the buffer protocol.
@@ -58,5 +50,17 @@ class Serializer(Protocol):
 
         Raises:
             PayloadError: the bytes are no payload, or are of another version.
+        """
+        ...
+
+
+class Serializer(Loader, Protocol):
+    """Values to one contiguous, self-describing run of bytes, and back."""
+
+    def stage(self, value: Any) -> Staged:  # noqa: ANN401 - any value a user puts
+        """Measure *value*.
+
+        Raises:
+            PayloadError: something in it cannot be serialized; names the path to it.
         """
         ...

@@ -2,14 +2,123 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from typing_extensions import Self
+
+DEVICE = "device"
+"""The kind of memory that lies on a device."""
+
+
+class DeviceBytes(Protocol):
+    """A run of device memory: what a memoryview is of host memory. A slice copies nothing.
+
+    Whoever holds one keeps the memory (or the mapping of a peer's) there.
+
+    Attributes:
+        address: where it begins, as the device's runtime tells it.
+    """
+
+    address: int
+
+    def __len__(self) -> int:
+        """Bytes."""
+        ...
+
+    def __getitem__(self, part: slice) -> Self:
+        """A part of it, in place."""
+        ...
+
+    def __setitem__(self, part: slice, data: bytes) -> None:
+        """Copy *data* there; it is there afterwards."""
+        ...
+
+    def __bytes__(self) -> bytes:
+        """A copy on the host."""
+        ...
+
+    def fill(self, parts: Sequence[tuple[int, Any]]) -> None:
+        """Copy host bytes and device tensors to their offsets, in the order of current streams.
+
+        Each tensor is read after what is queued on its device's current stream; other streams
+        are not waited for. All of it is there afterwards.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Wait for what is queued on the current stream of its device, and for nothing else."""
+        ...
+
+    def tensor(self, offset: int, nbytes: int) -> Any:  # noqa: ANN401 - a torch tensor
+        """A uint8 tensor over a part of it, in place."""
+        ...
+
+    def lend(self, size: int) -> tuple[Lent, object]:
+        """The payload of *size* bytes at its beginning for a caller, and a token.
+
+        The token ends once the last tensor of the payload has gone **and** all that was queued on
+        the streams that may have used it is done.
+        """
+        ...
+
+
+class Lent(Protocol):
+    """A delivered payload on a device, whose tensors keep it.
+
+    Attributes:
+        head: a copy on the host of its beginning, enough for any usual header.
+        on_device: True; host buffers have no such attribute.
+    """
+
+    head: memoryview
+    on_device: bool
+
+    def __len__(self) -> int:
+        """Bytes of the payload."""
+        ...
+
+    def __getitem__(self, part: slice) -> bytes:
+        """Host bytes of the head."""
+        ...
+
+    def host(self, offset: int, nbytes: int) -> bytearray:
+        """A copy of a part on the host; it may be of the head, or be fetched."""
+        ...
+
+    def tensor(self, offset: int, nbytes: int) -> Any:  # noqa: ANN401 - a torch tensor
+        """A uint8 tensor over a part of it, in place, which keeps this alive."""
+        ...
+
+
+class DeviceSpace(Protocol):
+    """What a serializer must know of the device that a pool lies on."""
+
+    def holds(self, tensor: Any) -> bool:  # noqa: ANN401 - a torch tensor
+        """Whether *tensor* lies on a device of this kind, and so travels as device memory."""
+        ...
+
+    def moment(self, tensors: Sequence[Any]) -> object:
+        """The calling thread's current streams on the devices of *tensors*."""
+        ...
+
+    def within(self, moment: object) -> AbstractContextManager[object]:
+        """On whatever thread, those streams are current again."""
+        ...
+
+    def upload(self, data: memoryview) -> Any:  # noqa: ANN401 - a torch tensor
+        """A uint8 tensor on the device with a copy of host bytes, for the current stream."""
+        ...
 
 
 class Memory(Protocol):
     """One allocation: ``size`` bytes at ``address``, every page resident.
 
     Attributes:
-        kind: ``host-private`` or ``host-shared``.
+        kind: ``host-private``, ``host-shared`` or ``device``.
         name: what a peer needs to reach it (a shared segment's name), or empty.
     """
 
@@ -18,13 +127,21 @@ class Memory(Protocol):
     size: int
 
     @property
-    def buffer(self) -> memoryview:
-        """All bytes, writable, format ``B``."""
+    def buffer(self) -> Any:  # noqa: ANN401 - memoryview | DeviceBytes, by kind
+        """All bytes, writable: a memoryview of format ``B``, or :class:`DeviceBytes`."""
         ...
 
     def close(self) -> None:
         """Unlink the name at once; the pages go with their last view. Twice is fine."""
         ...
+
+
+def space_of(memory: Memory) -> DeviceSpace | None:
+    """The device that *memory* lies on and only its own copies reach; None: the host reaches it.
+
+    Such memory has an attribute ``space``, and its ``buffer`` is a :class:`DeviceBytes`.
+    """
+    return getattr(memory, "space", None)
 
 
 class MemoryProvider(Protocol):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagelink.adapters.memory.channel import MemoryChannel
+    from stagelink.adapters.memory.foreign import Engine
     from stagelink.adapters.memory.regions import Regions
     from stagelink.core.values import Instance
     from stagelink.ports.channel import Mail
@@ -54,6 +55,7 @@ class Hub:
         self.bound: dict[str, MemoryChannel] = {}
         self.dialled: dict[str, list[End]] = {}
         self.planes: dict[tuple[Instance, str], Regions] = {}
+        self.engines: dict[bytes, Engine] = {}
         self.dead: dict[str, None] = {}
         self._cut: set[str] = set()
         self._late: list[tuple[float, int, End, End, Mail]] = []

@@ -51,5 +51,6 @@ class MemoryMapPlane(Regions):
 
     def close(self) -> None:
         """Drop every mapping that nobody views. Twice is fine."""
+        self.close_foreign()
         with self.hub.lock:
             self.drop_all()

@@ -145,6 +145,7 @@ class MemoryWritePlane(Regions):
 
     def close(self) -> None:
         """End every write, forget every region. Twice is fine."""
+        self.close_foreign()
         with self.hub.lock:
             self.drop_all()
             stopped = self._stop(None)

@@ -7,6 +7,7 @@ import struct
 from math import inf
 from typing import TYPE_CHECKING
 
+from stagelink.adapters.memory.foreign import Engine
 from stagelink.adapters.memory.hub import Hub
 from stagelink.adapters.memory.provider import KIND
 from stagelink.core.errors import Reason, TransportError
@@ -36,6 +37,7 @@ class Regions:
         self._cut_off: dict[Instance, int] = {}  # living peers, and from which edition on they may
         self._closed = False
         self._dead = False
+        self._engine: Engine | None = None
         with self.hub.lock:
             self.hub.planes[instance, mode] = self
 
@@ -82,6 +84,19 @@ class Regions:
                 msg = f"peer {peer.hex()} has cut us off since it described itself"
                 raise TransportError(msg, reason=Reason.MISMATCH, remedy="it will greet again")
             self._peers[peer] = {region: _found(own, region, size) for region, size in rows}
+
+    @property
+    def foreign(self) -> Engine:
+        """How peers of another protocol reach our regions, and we theirs."""
+        if self._engine is None:
+            key = self.instance + self.mode.encode()
+            self._engine = Engine(key, self._own, self.hub)
+        return self._engine
+
+    def close_foreign(self) -> None:
+        """End what is under way with such peers; the lock is not held."""
+        if self._engine is not None:
+            self._engine.close()
 
     def drop(self, peer: Instance) -> None:
         """Forget a peer, and have it forget us. The caller holds the lock."""

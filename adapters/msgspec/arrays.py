@@ -59,7 +59,8 @@ def pack(walk: Walk, array: Array, path: Path, _depth: int) -> Ext:
 def unpack(load: Load, data: memoryview) -> Array:
     """The array of :func:`pack`: a view that keeps the buffer alive."""
     index, description, shape = decode_array_fields(data)
-    return make(load.buffer, *load.place(index), description, shape)
+    offset, nbytes = load.place(index)  # first: it may fetch what load.buffer then is
+    return make(load.buffer, offset, nbytes, description, shape)
 
 
 def pack_scalar(_walk: Walk, scalar: np.generic, path: Path, _depth: int) -> Ext:

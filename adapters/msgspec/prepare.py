@@ -15,16 +15,19 @@ from stagelink.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from stagelink.ports.memory import DeviceBytes
+
 
 class Prepared:
     """Room for one tensor or array: ``size`` bytes, of which :meth:`open` writes the header."""
 
-    __slots__ = ("_head", "_make", "size")
+    __slots__ = ("_head", "_make", "_nbytes", "size")
 
     def __init__(
         self, code: int, dtype: object, shape: tuple[int, ...], nbytes: int, traceparent: str
     ) -> None:
         self._head, self.size = framed(code, dtype, shape, nbytes, traceparent)
+        self._nbytes = nbytes
         self._make: Callable[[Any, int], Any] = _maker(code, dtype, shape, nbytes)
 
     def open(self, target: Any) -> Any:  # noqa: ANN401 - any buffer; a tensor or an array
@@ -43,9 +46,16 @@ class Prepared:
         view[:offset] = self._head
         return self._make(target, offset)
 
+    def open_there(self, target: DeviceBytes) -> Any:  # noqa: ANN401 - a torch tensor
+        """As :meth:`open`, in device memory of at least ``size`` bytes."""
+        target.fill([(0, self._head)])
+        return self._make(target.tensor(len(self._head), self._nbytes), 0)
 
-def prepare(shape: Sequence[int], dtype: object, traceparent: str = "") -> Prepared:
-    """Measure a tensor of *shape* and *dtype*.
+
+def prepare(
+    shape: Sequence[int], dtype: object, traceparent: str = "", *, on_device: bool = False
+) -> Prepared:
+    """Measure a tensor of *shape* and *dtype*, which is to lie in device memory if *on_device*.
 
     A torch dtype, or a name where torch is installed, makes a tensor; a numpy dtype, or a name
     where it is not, makes an array. *traceparent*, if any, is where one can be filled in later.
@@ -57,11 +67,12 @@ def prepare(shape: Sequence[int], dtype: object, traceparent: str = "") -> Prepa
     if dtype is None:
         msg = "a dtype is needed"
         raise ConfigError(msg, remedy="name one, for example 'bfloat16'")
-    if _is_torch(dtype):
+    if on_device or _is_torch(dtype):
         from stagelink.adapters.msgspec.tensors import name_and_size  # noqa: PLC0415 - heavy
 
         name, item_bytes = name_and_size(dtype)
-        return _tensor(name, lengths, math.prod(lengths) * item_bytes, traceparent)
+        code = lv.DEVICE_TENSOR if on_device else lv.TENSOR
+        return _tensor(code, name, lengths, math.prod(lengths) * item_bytes, traceparent)
     from stagelink.adapters.msgspec import arrays  # noqa: PLC0415 - numpy is heavy
 
     description, item_bytes = arrays.description_and_size(dtype)
@@ -69,9 +80,11 @@ def prepare(shape: Sequence[int], dtype: object, traceparent: str = "") -> Prepa
 
 
 @lru_cache(256)
-def _tensor(name: str, shape: tuple[int, ...], nbytes: int, traceparent: str) -> Prepared:
+def _tensor(
+    code: int, name: str, shape: tuple[int, ...], nbytes: int, traceparent: str
+) -> Prepared:
     """The same rooms are wanted again and again; they hold nothing of what they are opened in."""
-    return Prepared(lv.TENSOR, name, shape, nbytes, traceparent)
+    return Prepared(code, name, shape, nbytes, traceparent)
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -99,6 +112,10 @@ def _is_torch(dtype: object) -> bool:
 def _maker(
     code: int, dtype: object, shape: tuple[int, ...], nbytes: int
 ) -> Callable[[Any, int], Any]:
+    if code == lv.DEVICE_TENSOR:
+        from stagelink.adapters.msgspec.tensors import shaped  # noqa: PLC0415 - torch is heavy
+
+        return lambda flat, _: shaped(flat, nbytes, dtype, shape)
     if code == lv.TENSOR:
         from stagelink.adapters.msgspec import tensors  # noqa: PLC0415 - torch is heavy
 

@@ -12,6 +12,7 @@ from msgspec.msgpack import Ext
 
 from stagelink.adapters.msgspec.leaves import (
     BIG_COPY,
+    DEVICE_TENSOR,
     DIMENSION_LIMIT,
     TENSOR,
     VIEW_ALIGNMENT,
@@ -96,6 +97,45 @@ def pack(walk: Walk, tensor: torch.Tensor, path: Path, _depth: int) -> Ext:
     plain = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
     index = walk.far(write if plain else write_anyhow, tensor, tensor.nbytes, VIEW_ALIGNMENT)
     return Ext(TENSOR, encode((index, name, shape)))
+
+
+def pack_there(walk: Walk, tensor: torch.Tensor, path: Path) -> Ext:
+    """The header's words for a tensor of a device, which stays there.
+
+    Raises:
+        PayloadError: its bytes are not the whole of it.
+    """
+    from stagelink.adapters.msgspec.device import stay  # noqa: PLC0415 - it imports us
+
+    tensor = tensor.detach()
+    name = NAMES.get(tensor.dtype)
+    strided = tensor.layout is torch.strided and len(tensor.shape) <= DIMENSION_LIMIT
+    if type(tensor) is not torch.Tensor or name is None or not strided:
+        raise at(path, _refusal(tensor, anywhere=True))
+    index = walk.far(stay, tensor, tensor.nbytes, VIEW_ALIGNMENT)
+    return Ext(DEVICE_TENSOR, encode((index, name, tensor.shape)))
+
+
+def write_down(tensor: torch.Tensor, target: memoryview, offset: int) -> None:
+    """Copy a tensor of a device to host memory, once what is queued before it is done."""
+    if tensor.numel():
+        write_anyhow(tensor, tensor.nbytes, target, offset)
+
+
+def shaped(flat: torch.Tensor, nbytes: int, name: object, shape: tuple[int, ...]) -> torch.Tensor:
+    """The tensor of dtype *name* and *shape* over the *nbytes* of *flat*, wherever it lies.
+
+    Raises:
+        PayloadError: they are none, or do not match the bytes.
+    """
+    dtype, count = _items(nbytes, name, shape)
+    try:
+        if not count:
+            return torch.empty(shape, dtype=dtype, device=flat.device)
+        return flat.view(dtype).view(shape)
+    except (ValueError, RuntimeError, OverflowError, TypeError) as error:
+        msg = f"no tensor of dtype {name} and shape {shape!r:.80}: {error}"
+        raise PayloadError(msg) from error
 
 
 def whole(tensor: torch.Tensor) -> Whole | None:
@@ -221,15 +261,16 @@ def _as_writable(buffer: Any, offset: int, nbytes: int) -> Any:  # noqa: ANN401
     return memory
 
 
-def _refusal(tensor: torch.Tensor) -> PayloadError:
+def _refusal(tensor: torch.Tensor, *, anywhere: bool = False) -> PayloadError:
     if type(tensor) is not torch.Tensor:
         remedy = "pass .as_subclass(torch.Tensor) of it"
         return PayloadError(f"{type(tensor)} cannot be serialized", remedy=remedy)
     if tensor.is_meta:
         remedy = "put its shape and dtype instead: it has no values"
         return PayloadError("a tensor on meta", remedy=remedy)
-    if not tensor.is_cpu:
-        return PayloadError(f"a tensor on {tensor.device}", remedy="pass .cpu() of it")
+    if not (tensor.is_cpu or anywhere):
+        remedy = "pass .cpu() of it, or use a backend whose pool is on a device"
+        return PayloadError(f"a tensor on {tensor.device}", remedy=remedy)
     if tensor.layout is not torch.strided:
         remedy = "pass .to_dense() of it"
         return PayloadError(f"a tensor of layout {tensor.layout}", remedy=remedy)

@@ -80,6 +80,12 @@ class Load:
             raise PayloadError(msg)
         return layout.offsets[index], layout.buffers[index][0]
 
+    def device_tensor(self, data: memoryview) -> Any:  # noqa: ANN401 - a tensor
+        """A tensor that was put from a device; only a pool on a device takes it."""
+        del data
+        msg = "the payload holds tensors of a device, this side's pool is host memory"
+        raise PayloadError(msg, remedy="open both sides with the same backend")
+
     def items(self, data: memoryview) -> list[Any]:
         """The items of an extension that is an array."""
         self.depth += 1
@@ -176,6 +182,7 @@ def _big_int(_load: Load, data: memoryview) -> int:
 UNPACKERS: dict[int, Callable[[Load, memoryview], Any]] = {
     lv.TENSOR: _first_tensor,
     lv.ARRAY: _first_array,
+    lv.DEVICE_TENSOR: lambda load, data: load.device_tensor(data),
     lv.TUPLE: lambda load, data: tuple(load.items(data)),
     lv.SET: lambda load, data: set(load.items(data)),
     lv.FROZENSET: lambda load, data: frozenset(load.items(data)),

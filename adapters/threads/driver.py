@@ -13,7 +13,7 @@ import time
 from collections import deque
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from stagelink.adapters.threads.begun import Begun, Left, undoing, when_over
 from stagelink.adapters.threads.closing import shut
@@ -204,7 +204,7 @@ class Driver:
         except RuntimeError:  # another thread asks at this very moment; a look does no harm
             return False
 
-    def view(self, delivery: Delivery) -> memoryview:
+    def view(self, delivery: Delivery) -> Any:  # noqa: ANN401 - a memoryview, or device bytes
         """The delivered bytes in our pool or at the peer, writable."""
         if delivery.block is not None:
             start = delivery.block.offset

@@ -11,6 +11,8 @@ from weakref import ref
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagelink.ports.memory import DeviceBytes, Lent
+
 _ROUND = 4096
 
 
@@ -34,6 +36,7 @@ class Views:
         self._wake = wake
         self._pid = os.getpid()
         self._watched: dict[int, _Watched] = {}
+        self._deferred: set[int] = set()
         self.gone: deque[int] = deque()
         self._when_none: Callable[[], None] | None = None
 
@@ -41,19 +44,41 @@ class Views:
         """How many deliveries still have views."""
         return len(self._watched)
 
-    def open(self, memory: memoryview, size: int, handle: int) -> Any:  # noqa: ANN401
-        """An exporter over *memory* (at least *size* bytes), released by *handle* at its end."""
+    def open(self, memory: Any, size: int, handle: int) -> Any:  # noqa: ANN401
+        """An exporter over *memory* (at least *size* bytes), released by *handle* at its end.
+
+        Of device memory it is a :class:`stagelink.ports.memory.Lent`, released once the device is
+        done with it as well.
+        """
+        if not isinstance(memory, memoryview):
+            return self._open_there(memory, size, handle)
         # One ctypes type per length: rounding keeps their number small.
         length = min(len(memory), -(-size // _ROUND) * _ROUND)
         buffer = (ctypes.c_char * length).from_buffer(memory)
-        watched = _Watched(buffer, self._finalized)
-        watched.handle = handle
-        self._watched[handle] = watched
+        self._watch(buffer, handle)
         return buffer
 
+    def _open_there(self, memory: DeviceBytes, size: int, handle: int) -> Lent:
+        lent, token = memory.lend(size)
+        self._deferred.add(handle)
+        self._watch(token, handle)
+        return lent
+
+    def _watch(self, last: object, handle: int) -> None:
+        watched = _Watched(last, self._finalized)
+        watched.handle = handle
+        self._watched[handle] = watched
+
     def release(self, handle: int) -> bool:
-        """Stop watching: the caller knows that its buffer is the last reference and releases."""
-        return self._forget(handle)
+        """Stop watching: the caller knows that its buffer is the last reference and releases.
+
+        False: it is too early (the device may still read) or too late, and the end tells itself.
+        """
+        return handle not in self._deferred and self._forget(handle)
+
+    def disown(self, handle: int) -> None:
+        """Stop watching: whatever becomes of the buffer, somebody else releases."""
+        self._forget(handle)
 
     def when_none(self, call: Callable[[], None]) -> None:
         """Call *call* once nothing is viewed: now, or at the end of the last view.
@@ -65,6 +90,7 @@ class Views:
 
     def _forget(self, handle: int) -> bool:
         known = self._watched.pop(handle, None) is not None
+        self._deferred.discard(handle)
         if self._when_none is not None:
             self._tell()
         return known

@@ -138,7 +138,7 @@ class Work:
             self._log.error("plane_reset", cause=cause, remedy=remedy)
             for plane in self._planes.values():
                 plane.reset()
-            self._submit(PlaneReset())
+            self._submit(PlaneReset(self._cards()))
 
     def _attach(self, action: Attach) -> str:
         """Let the plane map a peer; empty, or what stands in the way."""

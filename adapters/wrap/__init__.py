@@ -2,6 +2,6 @@
 
 from stagelink.adapters.wrap.digest import Integrity
 from stagelink.adapters.wrap.packed import Compression
-from stagelink.adapters.wrap.wrapping import Wrapping
+from stagelink.adapters.wrap.wrapping import Wrapping, mark
 
-__all__ = ["Compression", "Integrity", "Wrapping"]
+__all__ = ["Compression", "Integrity", "Wrapping", "mark"]

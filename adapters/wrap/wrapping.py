@@ -26,7 +26,17 @@ class Shared:
     def write(self, target: memoryview) -> None:
         """Write all ``size`` bytes, the flag among them."""
         self._staged.write(target)
+        mark(target)
+
+
+def mark(target: Any) -> None:  # noqa: ANN401 - a memoryview, or device bytes
+    """Flag the payload at the beginning of *target* as memory that several readers may hold."""
+    if isinstance(target, memoryview):
         envelope.mark_shared(target)
+        return
+    head = bytearray(bytes(target[: envelope.HEAD.size]))
+    envelope.mark_shared(memoryview(head))
+    target[: len(head)] = head
 
 
 class Wrapping:

@@ -48,6 +48,10 @@ class Watch(NamedTuple):
     left: bool = False
 
 
+Frozen = tuple["Instance", Watch, "tuple[str, ...]", "tuple[str, ...]"]
+"""A peer, its watch, the directions it talks in now, and those it ever did."""
+
+
 class Peers:
     """One watch per peer instance, over both directions of talk."""
 
@@ -156,8 +160,7 @@ class Peers:
             return False
         if really:
             self._disarm(peer, "grace", "probe")
-            del self.watches[peer], self._sides[peer]
-            self._met.pop(peer, None)
+            del self.watches[peer], self._sides[peer], self._met[peer]
             return True
         self.watches[peer] = watch._replace(state=SUSPECT)
         self._timers.arm_once(("probe", peer), now_s + PROBE_LAST_S)
@@ -172,12 +175,16 @@ class Peers:
         for kind in kinds:
             self._timers.disarm((kind, peer))
 
-    def freeze(self) -> tuple[tuple[Instance, Watch, tuple[str, ...]], ...]:
+    def freeze(self) -> tuple[Frozen, ...]:
         """The state as nested tuples."""
-        rows = [(peer, watch, self._sides[peer]) for peer, watch in self.watches.items()]
+        rows = [
+            (peer, watch, self._sides[peer], tuple(sorted(self._met[peer])))
+            for peer, watch in self.watches.items()
+        ]
         return tuple(sorted(rows))
 
-    def restore(self, frozen: tuple[tuple[Instance, Watch, tuple[str, ...]], ...]) -> None:
+    def restore(self, frozen: tuple[Frozen, ...]) -> None:
         """Become what froze to *frozen*."""
-        self.watches = {peer: watch for peer, watch, _ in frozen}
-        self._sides = {peer: sides for peer, _, sides in frozen}
+        self.watches = {peer: watch for peer, watch, _, _ in frozen}
+        self._sides = {peer: sides for peer, _, sides, _ in frozen}
+        self._met = {peer: set(met) for peer, _, _, met in frozen}

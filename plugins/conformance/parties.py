@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stagelink.core.values import RegionRef
 from stagelink.plugins.conformance.elsewhere import Elsewhere
 from stagelink.plugins.conformance.meeting import REGION, Outcome
+from stagelink.ports.memory import space_of
 from stagelink.ports.plane import WriteOrder
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class Host:
     def introduce(self) -> tuple[bytes, bytes, str, int]:
         """Its instance, its description, the name of its memory and where that lies."""
         memory = self._party.memory
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory.buffer))
+        address = getattr(memory, "address", 0)  # of a device: then nobody looks there
+        if space_of(memory) is None:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory.buffer))
         return self._party.instance, self._party.plane.describe(), memory.name, address
 
     def attach(self, peer: bytes, descriptor: bytes) -> None:

@@ -25,6 +25,7 @@ from stagelink.gets import Gets
 from stagelink.hosts import with_host
 from stagelink.metrics import figures_of
 from stagelink.plugins import BackendContext, Manager
+from stagelink.ports.memory import space_of
 from stagelink.puts import Puts
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from stagelink.config import Config
     from stagelink.plugins import Backend
-    from stagelink.ports import ControlChannel, DataPlane, Liveness, Memory
+    from stagelink.ports import ControlChannel, DataPlane, Liveness, Memory, Serializer
 
 REGION = 1
 """The region id of a connector's pool; region ids are unique within an instance."""
@@ -52,12 +53,11 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
     chosen = manager.choose(config.backend, context)
     wrapping = _wrapping(config, manager)
     halves = _halves(config)
-    serializer = PayloadSerializer(
-        readonly_views=config.readonly_views, codecs=manager.codecs.values()
-    )
     with ExitStack() as undo:
         codecs = wrapping.compression.names
-        driver = Driver(_parts(manager, context, chosen, codecs, undo))
+        parts = _parts(manager, context, chosen, codecs, undo)
+        serializer = _serializer(config, manager, parts.memory)
+        driver = Driver(parts)
         undo.pop_all()
     driver.log.debug(
         "connector_opened", role=config.role, link=driver.parts.channel.address,
@@ -70,7 +70,14 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
             remedy="set security='curve' and keys=, or bind a loopback address",
         )  # fmt: skip
     driver.exchange.inspections.figures = partial(figures_of, config, driver, wrapping)
-    return Connector(config, driver, serializer, wrapping, halves)
+    connector = Connector(config, driver, serializer, wrapping, halves)
+    if config.dialect:
+        try:
+            connector.speak(serializer, wrapping, REGION)
+        except BaseException:
+            connector.close()
+            raise
+    return connector
 
 
 def _is_open_to_others(config: Config, address: str) -> bool:
@@ -92,6 +99,25 @@ def _halves(config: Config) -> tuple[type[Puts], type[Gets]]:
         msg = f"tracing needs opentelemetry-api: {error}"
         raise ConfigError(msg, remedy="pip install 'stagelink[otel]'") from error
     return TracedPuts, TracedGets
+
+
+def _serializer(config: Config, manager: Manager, memory: Memory) -> Serializer:
+    """That of the pool's kind of memory; what cannot be had on a device is refused.
+
+    Raises:
+        ConfigError: digests, compression and trace contexts need every byte on the host.
+    """
+    codecs = manager.codecs.values()
+    space = space_of(memory)
+    if space is None:
+        return PayloadSerializer(readonly_views=config.readonly_views, codecs=codecs)
+    for name in ("integrity", "compression", "tracing"):
+        if getattr(config, name):
+            msg = f"setting {name!r} is {getattr(config, name)!r}, and the pool lies on a device"
+            raise ConfigError(msg, remedy="leave it out, or use a backend with a host pool")
+    from stagelink.adapters.msgspec.device import DeviceSerializer  # noqa: PLC0415 - few need it
+
+    return DeviceSerializer(space, readonly_views=config.readonly_views, codecs=codecs)
 
 
 def _wrapping(config: Config, manager: Manager) -> Wrapping:

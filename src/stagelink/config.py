@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SIZE = re.compile(r"\s*(\d+)\s*(|[KMGT]i?B?|B)\s*\Z", re.IGNORECASE)
+_POOL_DEVICE = re.compile(r"(|cpu|(cuda|hip)(:\d{1,4})?)\Z")
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZES = ("pool_bytes", "eager_limit", "inline_bytes", "alignment", "decompress_limit")
 PAGE = 4096
@@ -25,6 +26,40 @@ DEFAULT_EAGER = (64 << 10) + 1024
 
 MOST_EAGER = 1 << 30
 """Bytes inside one announcement; a frame of the control channel holds them."""
+
+
+class MoriConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of the backends ``mori-xgmi`` and ``mori-rdma``, by Mori's own names.
+
+    Attributes:
+        memory_pool_device: where the pool is: ``cpu``, ``cuda``, or for example ``cuda:1``; empty:
+            ``cpu`` for RDMA, ``cuda`` for XGMI, which cannot reach memory of the CPU.
+        device_name: NICs for RDMA, separated by commas; empty: those that the environment variable
+            ``MORI_RDMA_DEVICES`` names, or all.
+        qp_per_transfer, post_batch_size, num_worker_threads: queue pairs per peer, work requests
+            posted at once (-1: as Mori likes), threads that post.
+        xgmi_num_streams, xgmi_num_events: HIP streams and events per device.
+        enable_transfer_chunking, chunk_bytes, max_chunks_per_transfer: whether RDMA cuts long
+            writes, and how.
+        num_nics_per_transfer: NICs that one transfer is spread over.
+        poll_cq_mode: ``polling`` or ``event``; Mori keeps a core busy in both.
+        enable_notification: let RDMA tell the target's engine of each write as well; we need it
+            not, and both sides must have it alike.
+    """
+
+    memory_pool_device: str = ""
+    device_name: str = ""
+    qp_per_transfer: int = 1
+    post_batch_size: int = -1
+    num_worker_threads: int = 1
+    xgmi_num_streams: int = 64
+    xgmi_num_events: int = 64
+    enable_transfer_chunking: bool = False
+    chunk_bytes: int = 65536
+    max_chunks_per_transfer: int = 64
+    num_nics_per_transfer: int = 1
+    poll_cq_mode: Literal["polling", "event"] = "polling"
+    enable_notification: bool = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +78,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         allow_wildcard: let *host* be every interface (``0.0.0.0``); needs *advertise_host*.
         backend: ``auto`` or a name; a name is strict, without fallback.
         pool_bytes: memory for payloads, sent and received; a number or for example ``"512MiB"``.
+        pool_device: of a pool on a device: ``cuda`` is torch's current one (HIP's as well),
+            ``cuda:1`` another. Other backends take no notice.
         alignment: of blocks in the pool, bytes, a power of two.
         eager_limit: payloads up to this many bytes, header included, travel inside their
             announcement.
@@ -72,6 +109,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         sender: the endpoint to get from.
         senders: endpoints to get from, by stage.
         shm_dir: the mount for shared memory.
+        dialect: ``vllm-omni-mori`` also speaks with connectors of vLLM-Omni's
+            MoriTransferEngineConnector; empty: with none.
+        dialect_port: the port, on *host*, that their receivers ask at; 0 takes a free one, see
+            ``Connector.dialect_endpoint``.
+        dialect_readers: the stages that still speak it, and may pull what we put for them;
+            without any nothing is bound.
+        dialect_senders: endpoints of senders that still speak it, by stage.
+        mori: fields of :class:`MoriConfig`, for the backends of that name.
         tracing: make OpenTelemetry spans of puts and gets, joined across processes; needs the
             extra ``otel``.
         timeouts: fields of :class:`stagelink.core.timeouts.TimeoutPolicy`, seconds.
@@ -88,6 +133,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow_wildcard: bool = False
     backend: str = "auto"
     pool_bytes: int = 256 << 20
+    pool_device: str = "cuda"
     alignment: int = PAGE
     eager_limit: int = DEFAULT_EAGER
     inline_bytes: int = 64 << 20
@@ -110,6 +156,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sender: str | None = None
     senders: dict[str, str] = msgspec.field(default_factory=dict)
     shm_dir: str = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory
+    dialect: Literal["", "vllm-omni-mori"] = ""
+    dialect_port: int = 0
+    dialect_readers: tuple[str, ...] = ()
+    dialect_senders: dict[str, str] = msgspec.field(default_factory=dict)
+    mori: MoriConfig = MoriConfig()
     tracing: bool = False
     timeouts: dict[str, float] = msgspec.field(default_factory=dict)
 
@@ -133,6 +184,9 @@ def load_config(raw: Mapping[str, Any]) -> Config:
     """
     for name in raw:
         _refuse_unknown("setting", name, Config.__struct_fields__)
+    if isinstance(raw.get("mori"), dict):
+        for name in raw["mori"]:
+            _refuse_unknown("mori setting", name, MoriConfig.__struct_fields__)
     sized = {name: _size(name, raw[name]) for name in _SIZES if name in raw}
     try:
         config = msgspec.convert({**raw, **sized}, Config)
@@ -159,11 +213,15 @@ def check_port(port: object) -> int:
 
 def _check(config: Config) -> None:
     check_stage(config.stage)
-    for stage in (*config.senders, *config.compression):
+    for stage in (
+        *config.senders, *config.compression, *config.dialect_readers, *config.dialect_senders,
+    ):  # fmt: skip
         check_stage(stage)
     check_port(config.zmq_port)
     _check_memory(config)
     _check_security(config)
+    _check_dialect(config)
+    _check_mori(config)
     for name in ("replica", "rank", "eager_limit", "inline_bytes"):
         _at_least(name, getattr(config, name), 0)
     for name in ("max_writes", "readers"):
@@ -189,6 +247,40 @@ def _check_security(config: Config) -> None:
     for name in ("keys", "server_key"):
         if getattr(config, name) and config.security == "none":
             _refuse(name, getattr(config, name), "set security='curve' too, or leave it out")
+
+
+def _check_dialect(config: Config) -> None:
+    """Refuse parts of a dialect that could never be used, and one beside keys it has not."""
+    check_port(config.dialect_port)
+    for name in ("dialect_port", "dialect_readers", "dialect_senders"):
+        if getattr(config, name) and not config.dialect:
+            _refuse(name, getattr(config, name), "set dialect='vllm-omni-mori' too")
+    if config.dialect and config.security != "none":
+        _refuse("dialect", config.dialect, "it knows no keys: use it with security='none' alone")
+    if config.dialect_readers and config.role == "receiver":
+        _refuse("dialect_readers", config.dialect_readers, "open with role='peer' to put as well")
+    if config.dialect_senders and config.role == "sender":
+        _refuse("dialect_senders", config.dialect_senders, "open with role='peer' to get as well")
+    for stage in config.dialect_senders:
+        if stage in config.senders:
+            remedy = "name each stage in one of senders and dialect_senders"
+            _refuse("dialect_senders", config.dialect_senders, remedy)
+
+
+def _check_mori(config: Config) -> None:
+    mori = config.mori
+    for name, value in msgspec.structs.asdict(mori).items():
+        if type(value) is int and name != "post_batch_size":
+            _at_least(f"mori.{name}", value, 1)
+            _at_most(f"mori.{name}", value, (1 << 31) - 1)
+    if mori.post_batch_size != -1:
+        _at_least("mori.post_batch_size", mori.post_batch_size, 1)
+    device = mori.memory_pool_device
+    if not _POOL_DEVICE.match(device):
+        _refuse("mori.memory_pool_device", device, "use 'cpu', 'cuda', or for example 'cuda:1'")
+    if device == "cpu" and config.backend == "mori-xgmi":
+        remedy = "XGMI links GPUs and cannot reach memory of the CPU: use 'cuda', or mori-rdma"
+        _refuse("mori.memory_pool_device", device, remedy)
 
 
 def _check_memory(config: Config) -> None:

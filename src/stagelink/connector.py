@@ -7,6 +7,7 @@ Decisions are the core's, I/O and waiting the adapters'.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from stagelink.adapters.msgspec.placing import check_place
@@ -16,7 +17,7 @@ from stagelink.core.errors import ConfigError, StagelinkError
 from stagelink.core.events import Withdraw
 from stagelink.core.keys import check_key, check_stage
 from stagelink.gets import Gets
-from stagelink.metrics import health_of
+from stagelink.metrics import figures_of, health_of
 from stagelink.puts import Puts, Receipt
 from stagelink.senders import Senders
 from stagelink.streams.registry import Streams
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from stagelink.adapters.wrap import Wrapping
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
+    from stagelink.foreign import Foreign
     from stagelink.payload import Draft, Payload
     from stagelink.ports import Serializer
     from stagelink.streams.reader import StreamReader
@@ -59,6 +61,15 @@ class Connector(Asynchronous):
         self._puts = puts(config, self._calls, serializer, wrapping)
         self._gets = gets(self._calls, serializer, wrapping, self._senders)
         self._streams = Streams(self._calls, self._puts, self._gets, self._senders)
+        self._foreign: Foreign | None = None
+
+    def speak(self, serializer: Serializer, wrapping: Wrapping, region: int) -> None:
+        """Begin to speak the configured dialect as well; for :mod:`stagelink.compose`."""
+        from stagelink.foreign import build  # noqa: PLC0415 - loads ZeroMQ, and few want it
+
+        self._foreign = build(self.config, self._calls, serializer, wrapping, region)
+        told = partial(figures_of, self.config, self._driver, wrapping, self._foreign)
+        self._driver.exchange.inspections.figures = told
 
     # --- sending -------------------------------------------------------------------------
 
@@ -71,6 +82,11 @@ class Connector(Asynchronous):
     def endpoint(self) -> str:
         """Where receivers dial us, for example ``tcp://127.0.0.1:41873``."""
         return self._driver.parts.channel.address
+
+    @property
+    def dialect_endpoint(self) -> str:
+        """Where receivers that speak the dialect dial us; empty if none may."""
+        return self._foreign.endpoint if self._foreign is not None else ""
 
     def put(
         self, key: str, value: Any, *, to: str, timeout: float | None = None,  # noqa: ANN401
@@ -214,6 +230,10 @@ class Connector(Asynchronous):
         apart = into is not None or device is not None
         if apart:
             check_place(into, device)
+        foreign = self._foreign
+        if foreign is not None and foreign.speaks(source):
+            payload = foreign.get(key, source, timeout, deadline, metadata)
+            return payload.placed(into, device) if apart else payload
         command = self._gets.wanted(key, source, timeout, deadline, metadata)
         call = Accounted(self._driver, key, command.source, self._calls.stage)
         try:
@@ -285,6 +305,8 @@ class Connector(Asynchronous):
             StagelinkError: the same as :meth:`get`, except DeadlineError.
         """
         self._calls.check_usable(receives=True)
+        if self._foreign is not None and self._foreign.speaks(source):
+            return self._foreign.poll(key, source, metadata)
         if metadata is None and self._gets.absent(key, source):
             return None
         command = self._gets.wanted(key, source, None, None, metadata)
@@ -335,9 +357,28 @@ class Connector(Asynchronous):
         self._calls.check_usable(receives=True)
         self._senders.update(host, port, source)
 
+    def sender_ended(self, source: str) -> None:
+        """Say that the process of stage *source*, which speaks the dialect, is no more.
+
+        You must have proved it (waited for the process, or its host is down): memory of ours that
+        it might have written to is used again at once. Senders that speak our own protocol need no
+        such word.
+
+        Raises:
+            ConfigError: it is none of ``dialect_senders``.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
+        self._calls.check_usable(receives=True)
+        if self._foreign is None:
+            msg = f"stage {source!r} speaks no dialect here"
+            raise ConfigError(msg, remedy="of all others the end is proved without you")
+        self._foreign.sender_ended(source)
+
     def _cancel(self, key: str, source: str | None, *, reject: bool) -> int:
         check_key(key)
         self._calls.check_usable(receives=True)
+        if self._foreign is not None and self._foreign.speaks(source):
+            return self._foreign.cancel(key, source, reject=reject)
         return self._gets.cancel(key, source, reject=reject)
 
     # --- both ----------------------------------------------------------------------------
@@ -414,7 +455,7 @@ class Connector(Asynchronous):
 
     def health(self) -> dict[str, Any]:
         """Plain figures: status, host, pool, puts, gets, bytes, errors by cause, sessions, …."""
-        return health_of(self.config, self._driver, self._wrapping)
+        return health_of(self.config, self._driver, self._wrapping, self._foreign)
 
     def close(self) -> None:
         """End every wait, give back everything; bounded by the policy's ``close_s`` + 1 s.
@@ -424,6 +465,8 @@ class Connector(Asynchronous):
         """
         first = not (self._driver.closed or self._driver.forked)
         self._streams.cut()
+        if self._foreign is not None and not self._driver.forked:
+            self._foreign.close(self._calls.policy.close_s)
         self._driver.close(self._calls.policy.close_s)
         if first:
             self._driver.log.debug(

@@ -187,7 +187,7 @@ class Gets:
         if self._wrapping.tail or buffer[:_MARK] != BARE:
             buffer, size, handle = self._unwrapped(buffer, result, call, emptied)
         # What lies in our own pool, or in memory of its own, is nobody else's.
-        shared = bool(handle) and result.where is not None and is_shared(buffer)
+        shared = bool(handle) and result.where is not None and is_shared(buffer[:_MARK])
         driver = self._driver
         driver.counters.gets.add(call.from_stage, result.size, driver.clock() - call.start_s)
         if payload is None:
@@ -224,6 +224,8 @@ class Gets:
 
     def _checked(self, buffer: Any, result: Delivery, call: Accounted) -> mmap | None:  # noqa: ANN401
         """The payload that came compressed, or None: it may be used where it lies."""
+        if getattr(buffer, "on_device", False):
+            return None  # there is nothing around what lies on a device
         size = result.size
         flaw = self._wrapping.flaw(buffer, size)
         if flaw:

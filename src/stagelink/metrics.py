@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from stagelink.adapters.wrap import Wrapping
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
+    from stagelink.foreign import Foreign
 
 _NO_ROWS: dict[str, list[object]] = {"sessions": [], "edges": [], "failures": []}
 _TIMEOUTS = (Reason.DEADLINE.value, Reason.BUDGET.value)
 
 
-def health_of(config: Config, driver: Driver, wrapping: Wrapping) -> dict[str, Any]:
+def health_of(
+    config: Config, driver: Driver, wrapping: Wrapping, foreign: Foreign | None = None
+) -> dict[str, Any]:  # fmt: skip
     """One snapshot; sizes in bytes. ``status`` is ok, degraded (a peer is lost) or closed."""
     parts, counters = driver.parts, driver.counters
     edges, failures = _edges(config.stage, counters), _failures(counters)
@@ -55,6 +58,7 @@ def health_of(config: Config, driver: Driver, wrapping: Wrapping) -> dict[str, A
         "frames_refused": driver.malformed + parts.channel.dropped,
         "messages_dropped": driver.exchange.overflowed,
         "compression": wrapping.compression.figures(),
+        "dialect": foreign.figures() if foreign is not None else {},
         "edges": edges,
         "failures": failures,
         **figures,
@@ -86,12 +90,14 @@ def _failures(counters: Counters) -> list[dict[str, Any]]:
     ]
 
 
-def figures_of(config: Config, driver: Driver, wrapping: Wrapping) -> bytes:
+def figures_of(
+    config: Config, driver: Driver, wrapping: Wrapping, foreign: Foreign | None = None
+) -> bytes:  # fmt: skip
     """:func:`health_of` as JSON, at most ``FIGURES_LIMIT`` bytes, for who asks over the wire.
 
     Too many rows are left out, those of edges with them; ``sessions_left_out`` says how many.
     """
-    health = health_of(config, driver, wrapping)
+    health = health_of(config, driver, wrapping, foreign)
     body = json.dumps(health).encode()
     if len(body) > FIGURES_LIMIT:
         left_out = len(health["sessions"])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stagelink.adapters.threads import Driver
     from stagelink.core.pool import Block
-    from stagelink.ports import Serializer
+    from stagelink.ports import Loader
 
 _UNSHARED = 2
 """References to a buffer that only the payload holds: its attribute, and the count's argument."""
@@ -42,7 +42,7 @@ class Payload:
         "generation", "key", "size", "writable",
     )  # fmt: skip
 
-    def __init__(self, driver: Driver, serializer: Serializer, key: str) -> None:
+    def __init__(self, driver: Driver, serializer: Loader, key: str) -> None:
         """Closed until it is given what it holds: it is made before the wait for that."""
         self._driver = driver
         self._serializer = serializer
@@ -84,7 +84,10 @@ class Payload:
         """The W3C trace context of the put; empty without tracing there, or once closed."""
         from stagelink.adapters.msgspec import traced  # noqa: PLC0415 - few ask
 
-        return "" if self._buffer is None else traced.read(self._buffer, self.size)
+        buffer = self._buffer
+        if buffer is None or getattr(buffer, "on_device", False):
+            return ""  # tracing is refused where pools lie on a device
+        return traced.read(buffer, self.size)
 
     def placed(self, into: Any, device: object) -> Self:  # noqa: ANN401
         """This payload, its value copied *into* what is given or to *device*, its memory released.
@@ -126,7 +129,7 @@ class Payload:
 
     def disown(self) -> None:
         """Hand the memory back unreleased: its delivery is somebody else's from now on."""
-        self._driver.views.release(self._handle)
+        self._driver.views.disown(self._handle)
         self._buffer, self._value, self._loaded = None, None, False
 
     async def __aenter__(self) -> Self:
@@ -174,12 +177,12 @@ class Draft:
     def __init__(self, driver: Driver, block: Block, size: int, buffer: Any, tensor: Any) -> None:  # noqa: ANN401
         self._driver = driver
         self._block: Block | None = block
-        self._buffer: memoryview | None = buffer
+        self._buffer: Any = buffer
         self.tensor = tensor
         self.size = size
 
     @property
-    def memory(self) -> memoryview | None:
+    def memory(self) -> Any:  # noqa: ANN401 - a memoryview, or device bytes
         """The bytes of the payload but its digest; None once put or given back."""
         return self._buffer
 

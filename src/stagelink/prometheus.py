@@ -103,6 +103,17 @@ def _open(health: Health) -> Iterator[Row]:
     yield (), int(health["status"] != "closed")
 
 
+def _dialect(health: Health) -> Iterator[Row]:
+    for event, count in health["dialect"].items():
+        if not event.startswith("stranded"):
+            yield (event,), count
+
+
+def _stranded(health: Health) -> Iterator[Row]:
+    if health["dialect"]:
+        yield (), health["dialect"]["stranded_bytes"]
+
+
 METRICS = (
     Metric("stagelink_open", "gauge", (), "1 while the connector is open", _open),
     Metric("stagelink_puts", "counter", ("edge",), "Puts that succeeded", _edges("put", "calls")),
@@ -169,6 +180,10 @@ METRICS = (
            "Conversations; plane is the backend really used with that peer", _sessions),
     Metric("stagelink_share_bytes", "gauge", ("direction", "peer"),
            "Bytes of the pool that only this peer can set free; peer_share bounds them", _shares),
+    Metric("stagelink_dialect", "counter", ("event",),
+           "What the dialect did, by the figures of health()", _dialect),
+    Metric("stagelink_dialect_stranded_bytes", "gauge", (),
+           "Bytes in quarantine that a sender of the dialect may still write to", _stranded),
 )  # fmt: skip
 
 

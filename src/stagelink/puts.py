@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stagelink.adapters.wrap import mark
 from stagelink.arguments import check_readers
 from stagelink.calls import Accounted
-from stagelink.core.envelope import mark_shared
 from stagelink.core.errors import ConfigError, TransportError
 from stagelink.core.events import Abandon, Failure, Publish, Published, Reserve
 from stagelink.core.keys import check_key, check_stage, wire_key
@@ -14,6 +14,7 @@ from stagelink.core.pool import Block, Refusal
 from stagelink.core.values import new
 from stagelink.failures import capacity_error, error_of
 from stagelink.payload import Draft
+from stagelink.ports.memory import space_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,6 +121,7 @@ class Puts:
         self._driver = calls.driver
         self._outgoing = self._driver.parts.endpoint.outgoing
         self._wrapping = wrapping
+        self._on_device = space_of(self._driver.parts.memory) is not None
         self._eager_limit = config.eager_limit
         self._inline_limit = config.inline_bytes
         policy = calls.policy
@@ -184,11 +186,13 @@ class Puts:
         """Publish what lies in the pool already."""
         size, block = draft.size, draft.take(self._driver)
         shared = call.terms.readers != 1
-        if shared or self._wrapping.tail:
+        if shared or self._wrapping.tail or self._on_device:
             try:
                 memory = self.memory(block)[:size]
+                if self._on_device:
+                    memory.settle()
                 if shared:
-                    mark_shared(memory)
+                    mark(memory)
                 self._wrapping.seal(memory)
             except BaseException:
                 self._driver.submit(Abandon(block))
@@ -238,7 +242,8 @@ class Puts:
         block = self.reserve(size, self.until(timeout, None), call)
         try:
             buffer = self.memory(block)[: layout.size]
-            return Draft(self._driver, block, size, buffer, layout.open(buffer))
+            tensor = layout.open_there(buffer) if self._on_device else layout.open(buffer)
+            return Draft(self._driver, block, size, buffer, tensor)
         except BaseException:
             self._driver.submit(Abandon(block))
             raise
@@ -247,7 +252,7 @@ class Puts:
         """The layout of a payload of one tensor."""
         from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
 
-        return prepare(shape, dtype)
+        return prepare(shape, dtype, on_device=self._on_device)
 
     def publish(
         self, call: PutCall, size: int = 0, block: Block | None = None, body: bytes = b"",
@@ -275,7 +280,7 @@ class Puts:
         assert isinstance(result, Block)
         return result
 
-    def memory(self, block: Block) -> memoryview:
+    def memory(self, block: Block) -> Any:  # noqa: ANN401 - a memoryview, or device bytes
         """The bytes of a block."""
         try:
             return self._driver.parts.memory.buffer[block.offset : block.offset + block.size]

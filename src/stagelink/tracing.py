@@ -66,7 +66,7 @@ class TracedPuts(Puts):
         """The layout of a payload of one tensor, with room for a span context."""
         from stagelink.adapters.msgspec.prepare import prepare  # noqa: PLC0415 - may load torch
 
-        return prepare(shape, dtype, traced.NOWHERE)
+        return prepare(shape, dtype, traced.NOWHERE)  # never on a device: refused with tracing
 
 
 class TracedGets(Gets):

@@ -226,7 +226,8 @@ def test_the_loop_goes_on_while_gets_wait_and_a_large_put_runs() -> None:
     def held(block: Any) -> memoryview:
         """The copy goes on only once the loop has turned, which it could not under the copy."""
         assert turned.wait(PATIENCE_S)
-        return memory(block)
+        found: memoryview = memory(block)
+        return found
 
     async def main() -> None:
         gets = [

@@ -384,6 +384,10 @@ def test_rdma_devices_are_listed_with_the_state_of_their_ports(tmp_path: Path) -
     ("told", "found"),
     [
         ({"names": ["MI300X"], "hip": "6.2", "cuda": None}, "MI300X (HIP 6.2)"),
+        (
+            {"names": ["A", "B"], "apart": ["1 and 0"], "hip": "6.2", "cuda": None},
+            "A, B (HIP 6.2); 1 and 0 do not reach each other's memory",
+        ),
         ({"names": [], "hip": None, "cuda": "12.8"}, "torch sees none (CUDA 12.8)"),
         ({"names": [], "hip": None, "cuda": None}, "torch sees none (built for the CPU)"),
     ],

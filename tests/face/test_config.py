@@ -142,3 +142,57 @@ def test_a_port_is_a_number_in_range(port: object) -> None:
 @pytest.mark.parametrize("port", [0, 1, 65535])
 def test_the_ends_of_the_port_range_are_in_it(port: int) -> None:
     assert check_port(port) == port
+
+
+# --- the backends over Mori ----------------------------------------------------------------------
+
+
+def test_moris_settings_have_the_defaults_of_vllm_omni() -> None:
+    mori = load().mori
+    assert (mori.device_name, mori.qp_per_transfer, mori.post_batch_size) == ("", 1, -1)
+    assert (mori.num_worker_threads, mori.xgmi_num_streams, mori.xgmi_num_events) == (1, 64, 64)
+    assert (mori.poll_cq_mode, mori.enable_notification) == ("polling", False)
+
+
+def test_a_misspelt_setting_of_mori_suggests_the_right_one() -> None:
+    with pytest.raises(ConfigError, match=r"unknown mori setting 'qp_per.*'qp_per_transfer'"):
+        load(mori={"qp_per_transfers": 2})
+
+
+@pytest.mark.parametrize("device", ["", "cpu", "cuda", "cuda:1", "hip:12"])
+def test_a_pool_of_moris_lies_on_the_cpu_or_a_device(device: str) -> None:
+    assert load(mori={"memory_pool_device": device}).mori.memory_pool_device == device
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memory_pool_device", "tpu"),
+        ("memory_pool_device", "cuda:"),
+        ("memory_pool_device", "cuda:-1"),
+        ("memory_pool_device", "cpu:0"),
+        ("qp_per_transfer", 0),
+        ("num_worker_threads", -1),
+        ("xgmi_num_streams", 0),
+        ("xgmi_num_events", 1 << 31),
+        ("post_batch_size", 0),
+        ("post_batch_size", -2),
+        ("chunk_bytes", 0),
+    ],
+)
+def test_a_setting_of_mori_out_of_range_is_named(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"setting 'mori.{name}' is "):
+        load(mori={name: value})
+
+
+@pytest.mark.parametrize("value", [{"poll_cq_mode": "busy"}, {"qp_per_transfer": "x"}, 3])
+def test_a_setting_of_mori_of_another_type_is_named(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"wrong setting: .*\$\.mori"):
+        load(mori=value)
+
+
+def test_xgmi_refuses_a_pool_on_the_cpu() -> None:
+    with pytest.raises(ConfigError, match=r"cannot reach memory of the CPU.*mori-rdma"):
+        load(backend="mori-xgmi", mori={"memory_pool_device": "cpu"})
+    of_rdma = load(backend="mori-rdma", mori={"memory_pool_device": "cpu"})
+    assert of_rdma.mori.memory_pool_device == "cpu"

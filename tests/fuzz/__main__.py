@@ -24,18 +24,7 @@ def main() -> int:
         help="then so many at the sockets of a connector at work",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object only")
-    parser.add_argument(
-        "--atheris",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="seconds of atheris first, guided by coverage; needs it installed",
-    )
     chosen = parser.parse_args()
-    if chosen.atheris:
-        from tests.fuzz.guided import guided
-
-        return guided(chosen.atheris)
 
     def tell(number: int) -> None:
         sys.stderr.write(f"\r{number * chosen.jobs:,} of {chosen.frames:,} frames")

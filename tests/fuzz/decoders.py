@@ -19,6 +19,8 @@ from stagelink.adapters.msgspec.placing import moved
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.wire import HEADER_BYTES, WireCodec
 from stagelink.adapters.shm.regions import parse
+from stagelink.adapters.vllm_omni_mori import frames as their_frames
+from stagelink.adapters.vllm_omni_mori import values as their_values
 from stagelink.adapters.zmq.address import check_dial
 from stagelink.arguments import MetadataFields
 from stagelink.config import load_config
@@ -80,6 +82,8 @@ def decoders() -> list[Decoder]:
         Decoder("settings", seeds.settings(), configure, ConfigError),
         Decoder("metadata", seeds.metadata(), receipt, ConfigError),
         Decoder("texts", seeds.texts(), names, ConfigError),
+        Decoder("dialect", seeds.dialect(), dialect, ProtocolViolationError, 0, 2),
+        Decoder("their values", seeds.their_values(), their_value, PayloadError, 0, 2),
         Decoder("figures", [[pack(told)]], show, ProtocolViolationError),
     ]
 
@@ -166,6 +170,22 @@ def show(frames: Frames) -> None:
     found = _read(body)
     rates_between({}, found, 1.0)
     view(found, None)
+
+
+def dialect(frames: Frames) -> None:
+    """Read a body as either side of vLLM-Omni's Mori connector sends it."""
+    body = one(frames)
+    try:
+        their_frames.decode_request(body)
+    except ProtocolViolationError:
+        their_frames.decode_answer(body)
+
+
+def their_value(frames: Frames) -> None:
+    """Load a value that vLLM-Omni packed, and pack it again."""
+    with contextlib.suppress(PayloadError):  # not every key that is read can be written
+        their_values.encode(their_values.decode(one(frames)))
+    their_values.decode(one(frames))
 
 
 class PacketReader:

@@ -1,36 +1,95 @@
-"""The same decoders under atheris, which is guided by the code that it reaches; if it is there."""
+"""The same decoders under atheris, which keeps what reaches new code: where it is installed.
+
+pip install atheris
+python -m tests.fuzz.guided --seconds 60
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import importlib.util
+import subprocess
 import sys
-from typing import Any
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tests.fuzz.decoders import decoders, is_typed
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
-LEAST = 2
+    from tests.fuzz.decoders import Decoder
+
+MOST_FRAMES = 4
+LONGEST = 1 << 14
 
 
-def guided(seconds: float) -> int:
-    """Fuzz for *seconds*; atheris ends the process itself, with an error where it found one."""
-    try:
-        atheris: Any = importlib.import_module("atheris")
-    except ImportError:
-        sys.stderr.write("atheris is not installed: pip install atheris\n")
-        return 1
-    table = decoders()
+def packed(decoder: int, frames: Sequence[bytes]) -> bytes:
+    """One input: which decoder, how many frames, the length of each but the last, and they."""
+    lengths = b"".join(len(frame).to_bytes(2, "little") for frame in frames[:-1])
+    return bytes((decoder, len(frames))) + lengths + b"".join(frames)
+
+
+def unpacked(data: bytes, decoders: int) -> tuple[int, list[bytes]]:
+    """The decoder and the frames of any input at all."""
+    head = data[:2].ljust(2, b"\0")
+    count, rest = head[1] % (MOST_FRAMES + 1), data[2:]
+    lengths = [int.from_bytes(rest[2 * at : 2 * at + 2], "little") for at in range(count - 1)]
+    rest, frames = rest[2 * len(lengths) :], []
+    for length in lengths:
+        frames.append(rest[:length])
+        rest = rest[length:]
+    return head[0] % decoders, [*frames, rest][:count]
+
+
+def write_seeds(table: Iterable[Decoder], folder: Path) -> None:
+    """What honest parties send, to begin with."""
+    for number, decoder in enumerate(table):
+        for at, frames in enumerate(decoder.seeds):
+            if len(frames) <= MOST_FRAMES and sum(map(len, frames)) < LONGEST:
+                (folder / f"{decoder.name}-{at}").write_bytes(packed(number, frames))
+
+
+def guided(seconds: float, folder: Path) -> None:
+    """Fuzz for *seconds* from what is in *folder*; atheris ends this process."""
+    atheris: Any = importlib.import_module("atheris")
+    with atheris.instrument_imports(include=["stagelink"]):
+        decoders = importlib.import_module("tests.fuzz.decoders")
+    table = decoders.decoders()
+    write_seeds(table, folder)
 
     def one(data: bytes) -> None:
-        if len(data) < LEAST:
-            return
-        decoder, cut = table[data[0] % len(table)], data[1]
-        frames = [data[2:]] if cut < 250 else [data[2 : 2 + cut], data[2 + cut :]]
+        number, frames = unpacked(data, len(table))
         try:
-            decoder.read(frames)
+            table[number].read(frames)
         except Exception as error:
-            if not is_typed(error, decoder):
+            if not decoders.is_typed(error, table[number]):
                 raise
 
-    atheris.Setup([sys.argv[0], f"-max_total_time={seconds:.0f}"], one)
+    limits = f"-max_total_time={seconds:.0f}", f"-max_len={LONGEST}", "-len_control=0"
+    artifacts = f"-artifact_prefix={tempfile.gettempdir()}/stagelink-"
+    atheris.Setup([sys.argv[0], *limits, artifacts, str(folder)], one)
     atheris.Fuzz()
-    return 0
+
+
+def main() -> int:
+    """Parse the command line, and fuzz in another process: 0 if nothing was found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz.guided", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long (60)")
+    parser.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.corpus is not None:
+        guided(asked.seconds, asked.corpus)
+    if importlib.util.find_spec("atheris") is None:
+        sys.stderr.write("atheris is not installed: pip install atheris\n")
+        return 2
+    again = [sys.executable, "-m", "tests.fuzz.guided", "--seconds", str(asked.seconds)]
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run([*again, "--corpus", folder], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,8 @@ from tests.adapters.test_wire import SAMPLES
 
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.wire import WireCodec
+from stagelink.adapters.vllm_omni_mori import frames as their
+from stagelink.adapters.vllm_omni_mori import values as values_of
 from stagelink.adapters.wrap import Compression, Integrity, Wrapping
 from stagelink.core.payload import DIGEST_BYTES, parse
 from stagelink.plugins import Manager
@@ -70,6 +72,36 @@ def written(staged: Any) -> bytes:
 def control() -> list[Frames]:
     """Every message."""
     return [CODEC.encode(message) for message in SAMPLES]
+
+
+def dialect() -> list[Frames]:
+    """Every frame of vLLM-Omni's Mori connector."""
+    name = "req-7_0_3@0_1"
+    messages: list[their.Request | their.Answer] = [
+        their.Pull(name, b"engine" * 30, b"memory" * 30, 8192, 70_000), their.Query(name),
+        their.Info(name, 70_000, is_fast_path=True), their.DONE, their.ERROR, their.NOT_FOUND,
+    ]  # fmt: skip
+    return [[their.encode(message)] for message in messages]
+
+
+def their_values() -> list[Frames]:
+    """Values as vLLM-Omni packs them."""
+    plain: list[Any] = [
+        {"meta": {"finished": True}, "ids": [1, 2, None], "text": "a", "bytes": b"b"},
+        [],
+        None,
+    ]
+    try:
+        import numpy as np
+        import torch
+    except ImportError:
+        return [[encode(value)] for value in plain]
+    tree = {
+        "hidden": torch.arange(6.0).reshape(2, 3),
+        "ids": np.arange(5, dtype="<i4"),
+        "one": torch.tensor(1),
+    }
+    return [[bytes(values_of.encode(value).data)] for value in (*plain, tree)]
 
 
 def payloads() -> list[Frames]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.msgpack import Ext, encode
 from tests.fuzz.decoders import Decoder, decoders
+from tests.fuzz.guided import packed, unpacked
 from tests.fuzz.hunt import REFUSED, Figures, hunt, throw
 from tests.fuzz.mutate import Mutator
 
@@ -110,3 +111,17 @@ def test_a_decoder_that_leaks_another_error_is_found() -> None:
 
 def test_a_number_with_more_digits_than_a_float_holds_is_shown() -> None:
     assert crash_of("figures", [b'{"puts": ' + b"9" * 400 + b"}"]) is None
+
+
+@given(st.integers(0, 10), st.lists(st.binary(max_size=300), min_size=1, max_size=4))
+def test_a_guided_hunt_begins_with_what_honest_parties_send(
+    number: int, frames: list[bytes]
+) -> None:
+    assert unpacked(packed(number, frames), 11) == (number, frames)
+
+
+@given(st.binary(max_size=80))
+def test_a_guided_hunt_makes_frames_of_anything(data: bytes) -> None:
+    number, frames = unpacked(data, len(TABLE))
+    assert TABLE[number]
+    assert sum(map(len, frames)) <= len(data)

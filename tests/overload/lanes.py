@@ -29,6 +29,9 @@ SMALL = 70 << 10
 DEADLINE_S = 0.4
 """Of a put; refused, it is tried again."""
 
+GROWTH_MIB = 16.0
+"""Of private memory, after the first quarter of the time."""
+
 STUCK_S = 30.0
 """A get that waits so long, with a producer at work, waits for ever."""
 
@@ -127,9 +130,11 @@ class Lanes:
         ):
             left.update(left_in(one))
         counts = [tally.delivered[lane] for lane in range(LANES)]
-        faults = +tally.faults
+        faults, grown_mib = +tally.faults, memory[-1] - memory[0]
         return {
-            "ok": not (stuck or faults or any(left.values())) and min(counts) > 0,
+            "ok": not (stuck or faults or any(left.values()))
+            and min(counts) > 0
+            and grown_mib < GROWTH_MIB,
             "edges": 2 * LANES,
             "payloads": sum(counts),
             "refusals": tally.refusals,
@@ -137,7 +142,7 @@ class Lanes:
             "fewest_small": min(counts[0::2]),
             "fewest_large": min(counts[1::2]),
             "most_large": max(counts[1::2]),
-            "grown_mib": round(memory[-1] - memory[0], 1),
+            "grown_mib": round(grown_mib, 1),
             "stuck": stuck,
             "faults": dict(faults),
             "left": dict(+left),

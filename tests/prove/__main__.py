@@ -43,7 +43,12 @@ HUNTS = {
             "mutations_caught": "mutations_caught",
         },
     ),
-    "simulation": Hunt("tests.simulation", "--seeds", 2000, {"seeds": "seeds"}),
+    "simulation": Hunt(
+        "tests.simulation",
+        "--seeds",
+        2000,
+        {"seeds": "seeds", "operations": "operations", "steps": "steps"},
+    ),
     "chaos": Hunt("tests.chaos", "--rounds", 500, {"chaos_rounds": "rounds"}),
     "fuzz": Hunt("tests.fuzz", "--frames", 1_000_000, {"frames": "frames"}),
 }

@@ -59,7 +59,8 @@ def _hunt(options: argparse.Namespace) -> int:
     seen = hunt.coverage(lived)
     report = {
         "seeds": len(seeds), "stories": len(lived),
-        "operations": sum(one.operations for one in lived), "failures": len(failed),
+        "operations": sum(one.operations for one in lived),
+        "steps": sum(one.steps for one in lived), "failures": len(failed),
         "failed": [f"{one.world} {one.seed}" for one in failed],
         "never_seen": hunt.never_seen(seen), "seconds": round(time.monotonic() - begun_s, 1),
         "seen": seen,

@@ -44,6 +44,7 @@ class Lived(NamedTuple):
     world: str
     operations: int
     seen: Counter[str]
+    steps: int = 0
     error: str = ""
 
 
@@ -64,8 +65,9 @@ def live(seed: int, world: str, acts: int) -> Lived:
         lived.run()
     except SimulationError as failure:
         error = str(failure)
-    seen = lived.seen if world == "endpoints" else lived.works.seen
-    return Lived(seed, world, lived.operations, seen, error)
+    works = lived if world == "endpoints" else lived.works
+    steps = 0 if world == THREADS else works.steps  # real threads take turns that nobody counts
+    return Lived(seed, world, lived.operations, works.seen, steps, error)
 
 
 def _live_all(jobs: Sequence[tuple[int, str, int]]) -> list[Lived]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ from stagelink.adapters.zmq.address import check_ipc_is_free, ipc_url, is_wildca
 from stagelink.config import load_config
 from stagelink.core.addresses import AUTO, Choice, is_local
 from stagelink.core.errors import ConfigError, PeerError, Reason, StagelinkError
-from stagelink.inspect import host
+from stagelink.inspect import amd, host
 from stagelink.inspect.backends import capabilities_of
 from stagelink.inspect.checks import Check
 from stagelink.inspect.client import Onlooker
@@ -49,11 +50,13 @@ def examine(
     Args:
         settings: of :class:`stagelink.config.Config`; ``stage`` and ``role`` may be left out.
         peer: the endpoint of a connector that must be reachable.
-        ask_torch: load torch, in a process of its own, to see the GPUs.
+        ask_torch: load torch and Mori, each in a process of its own, to see the GPUs.
     """
     yield from host.versions()
     yield from (host.open_files(), host.clock())
-    yield from (host.gpus(ask_torch=ask_torch), host.rdma(), host.mori())
+    yield from (host.gpus(ask_torch=ask_torch), host.rdma())
+    wanted = str(settings.get("backend", "")).startswith("mori")
+    yield from amd.checks(os.environ, wanted=wanted, ask=ask_torch)
     try:
         config = load_config(_complete(settings, peer))
     except StagelinkError as error:

@@ -24,8 +24,12 @@ QUICK_CLOCKS = frozenset(("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocks
 
 _GPU_PROBE = """
 import json, torch
-names = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
-print(json.dumps({"names": names, "hip": torch.version.hip, "cuda": torch.version.cuda}))
+count = torch.cuda.device_count()
+names = [torch.cuda.get_device_name(n) for n in range(count)]
+reach = torch.cuda.can_device_access_peer
+apart = [f"{a} and {b}" for a in range(count) for b in range(a) if not reach(a, b)]
+told = {"names": names, "apart": apart, "hip": torch.version.hip, "cuda": torch.version.cuda}
+print(json.dumps(told))
 """
 
 
@@ -95,16 +99,6 @@ def rdma(folder: Path = Path("/sys/class/infiniband")) -> Check:
     return Check("RDMA", True if active else None, "; ".join(found), remedy)
 
 
-def mori() -> Check:
-    """Mori, by name and version only: importing it may take hardware."""
-    if find_spec("mori") is None:
-        return Check("Mori", None, "not installed")
-    try:
-        return Check("Mori", True, version("amd-mori"))
-    except PackageNotFoundError:
-        return Check("Mori", True, "installed, its version is unknown")
-
-
 def gpus(*, ask_torch: bool = False) -> Check:
     """GPUs, by the drivers' traces; or by torch, in a process of its own: that takes seconds."""
     if ask_torch:
@@ -135,6 +129,11 @@ def _gpus_of_torch() -> Check:
         return Check("GPU", None, f"torch cannot tell: {error}", "python -c 'import torch'")
     built = f"HIP {told['hip']}" if told["hip"] else f"CUDA {told['cuda']}" if told["cuda"] else ""
     names = ", ".join(told["names"])
+    apart = told.get("apart", [])
+    if apart:
+        remedy = "between those, device_ipc and mori-xgmi cannot work: use shm or mori-rdma"
+        said = f"{names} ({built}); {', '.join(apart)} do not reach each other's memory"
+        return Check("GPU", None, said, remedy)
     if names:
         return Check("GPU", True, f"{names} ({built})")
     return Check("GPU", None, f"torch sees none ({built or 'built for the CPU'})")

@@ -92,7 +92,7 @@ class Clockwork:
         self.failure: BaseException | None = None
         self.trace: deque[tuple[float, str, object]] = deque(maxlen=TRACE)
         self.seen: Counter[str] = Counter()
-        self.turns = 0
+        self.turns = self.steps = 0
         self._ready: list[Actor] = []
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
@@ -205,6 +205,7 @@ class Clockwork:
             elif self._agenda and due_s <= end_s:
                 moment_s, _, act = heapq.heappop(self._agenda)
                 self._advance(moment_s)
+                self.steps += 1
                 act()
             else:
                 self._advance(end_s)
@@ -241,6 +242,7 @@ class Clockwork:
             actor.process.deferred.append(actor)
             return
         self.turns += 1
+        self.steps += 1
         if self.turns > MOST_TURNS and not ending:
             msg = f"{actor.name} and others keep one another awake, and time stands still"
             raise Violation(msg)

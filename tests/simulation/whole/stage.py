@@ -22,6 +22,7 @@ from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.wire import WireCodec
 from stagelink.adapters.structlog import Log
 from stagelink.adapters.threads import Driver, Parts
+from stagelink.adapters.threads.driver import _DRIVERS
 from stagelink.adapters.wrap import Compression, Integrity, Wrapping
 from stagelink.config import load_config
 from stagelink.connector import Connector
@@ -216,12 +217,17 @@ class Stage:
         world = self.world
         world.works.note(self.name, "crashes")
         self.alive = False
-        if self.driver is not None:
-            self.driver.forked = True  # a process that has ended lets go of nothing by itself
+        self.abandon()
         writes: Any = world.chance.choice(("land", "drop"))
         world.hub.kill(self.instance, writes)
         world.works.kill(self.process)
         self.held.clear()
+
+    def abandon(self) -> None:
+        """Take its driver for that of an ended process, which lets go of nothing by itself."""
+        if self.driver is not None:
+            self.driver.forked = True
+            _DRIVERS.discard(self.driver)
 
     def look(self) -> None:
         """Whatever is to be done is done soon, by some thread, or none knows of it."""

@@ -193,7 +193,6 @@ class World:
             finish(self)
         finally:
             for node in self.stages.values():
-                if node.driver is not None:
-                    node.driver.forked = True
+                node.abandon()
                 works.kill(node.process)
             works.stop()

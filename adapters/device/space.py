@@ -1,0 +1,149 @@
+"""One device: tensors over its memory, and copies to and from it in the order of its streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stagelink.adapters.device import dlpack
+from stagelink.adapters.device.bytes import DeviceBytes
+from stagelink.adapters.device.reaper import Reaper
+from stagelink.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from stagelink.adapters.device.runtime import Memories
+    from stagelink.adapters.device.streams import Streams
+
+
+def kind_of(runtime: str) -> int:
+    """The kind of the devices of a *runtime*, as DLPack numbers it."""
+    return dlpack.ROCM if runtime == "hip" else dlpack.CUDA
+
+
+def find_device(name: str) -> int:
+    """The number of the device that a user names.
+
+    Raises:
+        ConfigError: it is no device of a GPU, or there are not so many.
+    """
+    import torch  # noqa: PLC0415 - heavy
+
+    remedy = "say 'cuda', or for example 'cuda:1' (on AMD as well)"
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        msg = f"setting 'pool_device' is {name!r}"
+        raise ConfigError(msg, remedy=remedy) from error
+    if device.type != "cuda":
+        msg = f"setting 'pool_device' is {name!r}, which is no device of a GPU"
+        raise ConfigError(msg, remedy=remedy)
+    numbered = ":" in str(device)
+    index = device.index if numbered else torch.cuda.current_device()
+    if index >= torch.cuda.device_count():
+        msg = f"setting 'pool_device' is {name!r}, torch sees {torch.cuda.device_count()} devices"
+        raise ConfigError(msg, remedy="see CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES")
+    return index
+
+
+class Space:
+    """A :class:`stagelink.ports.memory.DeviceSpace`, and all that its memory needs.
+
+    Args:
+        runtime: allocates memory of the device, and opens what other processes have shared.
+        streams: the order of what is done there.
+        kind: the device's kind as DLPack numbers it.
+        index: the device's number in this process.
+
+    Attributes:
+        device: its name, as torch writes it.
+    """
+
+    def __init__(
+        self, runtime: Memories, streams: Streams, kind: int = dlpack.CUDA, index: int = 0
+    ) -> None:
+        self.runtime = runtime
+        self.streams = streams
+        self.reaper = Reaper(streams)
+        self.index = index
+        self._kind = kind
+        self._type = "cpu" if kind == dlpack.CPU else "cuda"
+        self.device = "cpu" if kind == dlpack.CPU else f"cuda:{index}"
+
+    def at(self, address: int, size: int, keep: object) -> DeviceBytes:
+        """The *size* bytes at *address*, which are there as long as *keep* is."""
+        return DeviceBytes(self, address, size, keep)
+
+    def holds(self, tensor: Any) -> bool:  # noqa: ANN401 - a torch tensor
+        """Whether it lies on a device of our type, ours or another one."""
+        return bool(tensor.device.type == self._type)
+
+    def tensor(self, address: int, nbytes: int, keep: object) -> Any:  # noqa: ANN401
+        """A uint8 tensor in place."""
+        if not nbytes:
+            import torch  # noqa: PLC0415 - heavy
+
+            return torch.empty(0, dtype=torch.uint8, device=self.device)
+        return dlpack.tensor(address, nbytes, self._kind, self.index, keep)
+
+    def fill(self, target: DeviceBytes, parts: Sequence[tuple[int, Any]]) -> None:
+        """Copy *parts*, then wait for these copies alone."""
+        sources = [source for _, source in parts if hasattr(source, "device")]
+        with self.streams.after(sources):
+            stream = self.streams.current()
+            handle = self.streams.handle(stream)
+            for offset, source in parts:
+                if hasattr(source, "device"):
+                    copy(target, offset, source)
+                else:
+                    self.runtime.send(target.address + offset, source, handle)
+        self.streams.wait(stream)
+
+    def download(self, source: DeviceBytes, offset: int, nbytes: int) -> bytearray:
+        """Host bytes of a part, whose writes are done: the caller's stream is not waited for."""
+        return self.runtime.fetch(source.address + offset, nbytes, self.streams.aside())
+
+    def upload(self, data: memoryview) -> Any:  # noqa: ANN401 - a torch tensor
+        """A copy of host bytes on the device, in the order of the current stream."""
+        import torch  # noqa: PLC0415 - heavy
+
+        if not len(data):
+            return torch.empty(0, dtype=torch.uint8, device=self.device)
+        source = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return source if self._kind == dlpack.CPU else source.to(self.device, non_blocking=True)
+
+    def moment(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The calling thread's current streams on the devices of *tensors*."""
+        return self.streams.moment(tensors)
+
+    def within(self, moment: Any) -> AbstractContextManager[Any]:  # noqa: ANN401 - of moment()
+        """On whatever thread, those streams are current again."""
+        return self.streams.within(moment)
+
+    def settle(self) -> None:
+        """Wait for what is queued on the current stream."""
+        self.streams.wait(self.streams.current())
+
+    def close(self) -> None:
+        """Finish what was lent. Twice is fine."""
+        self.reaper.close()
+
+
+def copy(target: DeviceBytes, offset: int, source: Any) -> None:  # noqa: ANN401
+    """Queue the copy of a tensor of any strides, bit by bit, in C order."""
+    import torch  # noqa: PLC0415 - heavy
+
+    if not source.numel():
+        return
+    plain = source.detach().resolve_conj().resolve_neg()
+    bits = BITS.get(plain.element_size())
+    place = target.tensor(offset, plain.nbytes)
+    if bits is None:  # complex128: two words an item
+        plain, bits = torch.view_as_real(plain), "int64"
+    dtype = getattr(torch, bits)
+    place.view(dtype).view(plain.shape).copy_(plain.view(dtype), non_blocking=True)
+
+
+BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+"""Bits are copied as integers: some dtypes have no kernel, and floats need not keep every NaN."""

@@ -1,0 +1,312 @@
+"""The writes to one peer: begun at once while few are under way, in batches when they queue up.
+
+Whoever posts a write begins it. One thread per peer waits for what does not end at once, so that
+a peer that has stopped holds up no other, and makes a broken connection anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from threading import Condition, Thread, current_thread
+from typing import TYPE_CHECKING, NamedTuple
+
+from stagelink.adapters.mori.library import outcome
+from stagelink.core.errors import StagelinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagelink.adapters.mori.library import Status
+    from stagelink.adapters.mori.link import Link
+    from stagelink.ports.plane import WriteOrder
+
+    Done = Callable[[WriteOrder, str], None]
+
+STOPPED = "the write was stopped"
+DEPTH = 16
+"""Calls under way at once; beyond, writes queue up, and the next call takes several of them."""
+
+BATCH_BYTES = 1 << 20
+"""A batch ends as one: longer writes go alone, so as not to be waited for by others."""
+
+BATCH_WRITES = 128
+RETRY_S = 0.2
+"""A connection that could not be made is not tried again for so long."""
+
+JOIN_S = 1.0
+
+
+class Job(NamedTuple):
+    """A write, checked."""
+
+    order: WriteOrder
+    done: Done
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Between which regions."""
+        return self.order.source.region, self.order.target.region
+
+
+class Flight:
+    """One call under way; it keeps the connection, for the engine writes to its status."""
+
+    __slots__ = ("jobs", "link", "status")
+
+    def __init__(self, link: Link, jobs: list[Job], status: Status) -> None:
+        self.link = link
+        self.jobs = jobs
+        self.status = status
+
+
+class Lane:
+    """Writes to one peer.
+
+    Args:
+        link: the connection; None: it is made with the first write, on the thread.
+        connect: makes another, or raises; may take long.
+        breaks: after an error the connection is of no use any more.
+        inline_bytes: writes of up to this much are waited for where they are posted: that takes
+            less time than to wake the thread.
+        settle: called after an error, before it is told: then nothing of the write can land.
+    """
+
+    def __init__(
+        self, link: Link | None, connect: Callable[[], Link], *, breaks: bool, inline_bytes: int,
+        settle: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.link = link
+        self._connect = connect
+        self._breaks = breaks
+        self._inline_bytes = inline_bytes
+        self._settle = settle
+        self._changed = Condition()
+        self._queue: deque[Job] = deque()
+        self._flights: set[Flight] = set()
+        self._waiting: deque[Flight] = deque()
+        self._beginning = self._connecting = self._held = self._stopped = False
+        self._cause = ""
+        self._retry_s = 0.0
+        self._thread: Thread | None = None
+
+    def post(self, job: Job) -> None:
+        """Begin *job*, or queue it."""
+        with self._changed:
+            refusal = self._refusal()
+            if not refusal:
+                self._queue.append(job)
+        if refusal:
+            job.done(job.order, refusal)
+        else:
+            self._begin()
+
+    def use(self, link: Link) -> None:
+        """Begin the next writes over *link*; returns when those over the one before have ended."""
+        with self._changed:
+            before, self.link = self.link, link
+            self._cause = ""
+            self._changed.notify_all()
+        self._begin()
+        if before is not None:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._uses(before))
+            before.close()
+
+    def hold(self, *, flush: bool = False) -> None:
+        """Begin nothing more until :meth:`resume`; *flush*: end what is queued with an error."""
+        with self._changed:
+            self._held = True
+            jobs = self._queue if flush else deque[Job]()
+            self._queue = deque() if flush else self._queue
+            self._changed.wait_for(lambda: not (self._beginning or self._connecting))
+        _tell(jobs, STOPPED)
+
+    def is_idle(self, patience_s: float | None = None) -> bool:
+        """Whether nothing is under way, within so long (None: however long that takes)."""
+        with self._changed:
+            return self._changed.wait_for(self._idle, patience_s)
+
+    def abandon(self) -> None:
+        """What is under way cannot land any more, and nobody will say so: have it end."""
+        with self._changed:
+            flights = list(self._flights)
+        for flight in flights:
+            flight.link.abandon(flight.status)
+
+    def resume(self) -> None:
+        """Go on, over a new connection; nothing is under way."""
+        with self._changed:
+            link, self.link, self._held = self.link, None, False
+            if self._queue:
+                self._wake()
+        if link is not None:
+            link.close()
+
+    def stop(self) -> None:
+        """End every write and the thread; returns when nothing can land any more."""
+        with self._changed:
+            self._stopped = True
+            jobs, self._queue = self._queue, deque()
+            self._changed.notify_all()
+        _tell(jobs, STOPPED)
+        with self._changed:
+            self._changed.wait_for(self._idle)
+            link, self.link = self.link, None
+        if link is not None:
+            link.close()
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(JOIN_S)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued or under way."""
+        with self._changed:
+            return self._idle() and not self._queue
+
+    # --- with the lock held --------------------------------------------------------------
+
+    def _idle(self) -> bool:
+        return not (self._flights or self._beginning or self._connecting)
+
+    def _uses(self, link: Link) -> bool:
+        return self._beginning or any(flight.link is link for flight in self._flights)
+
+    def _refusal(self) -> str:
+        """Why nothing can be posted now; empty if it can."""
+        if self._stopped:
+            return STOPPED
+        if self.link is None and not self._held and time.monotonic() < self._retry_s:
+            return self._cause
+        return ""
+
+    def _next(self) -> tuple[Link, list[Job]] | None:
+        """What to begin now, which nobody else begins meanwhile."""
+        if self._beginning or self._held or not self._queue or len(self._flights) >= DEPTH:
+            return None
+        if self.link is None:
+            self._wake()
+            return None
+        jobs = [self._queue.popleft()]
+        size = jobs[0].order.source.size
+        while self._queue and len(jobs) < BATCH_WRITES:
+            job = self._queue[0]
+            size += job.order.source.size
+            if size > BATCH_BYTES or job.pair != jobs[0].pair:
+                break
+            jobs.append(self._queue.popleft())
+        self._beginning = True
+        return self.link, jobs
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._loop, name="stagelink-mori", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _break(self, link: Link, cause: str) -> None:
+        """*link* has failed: the first error is the one that tells why."""
+        if self._breaks and self.link is link:
+            self.link = None
+            self._cause = cause
+
+    # --- without it ----------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Begin what can be begun."""
+        while True:
+            with self._changed:
+                found = self._next()
+            if found is None:
+                return
+            flight = self._launch(*found)
+            if flight is not None:
+                self._end(flight)
+
+    def _launch(self, link: Link, jobs: list[Job]) -> Flight | None:
+        """Begin *jobs*; returns them if they are to be waited for here."""
+        try:
+            status = link.write(
+                jobs[0].pair,
+                [job.order.source.offset for job in jobs],
+                [job.order.target.offset for job in jobs],
+                [job.order.source.size for job in jobs],
+            )
+        except StagelinkError as error:
+            self._failed(link, jobs, str(error))
+            return None
+        flight = Flight(link, jobs, status)
+        here = sum(job.order.source.size for job in jobs) <= self._inline_bytes
+        with self._changed:
+            self._beginning = False
+            self._flights.add(flight)
+            if not here:
+                self._waiting.append(flight)
+                self._wake()
+            self._changed.notify_all()
+        return flight if here else None
+
+    def _failed(self, link: Link, jobs: list[Job], error: str) -> None:
+        """Mori could not even begin."""
+        self._settle()
+        with self._changed:
+            self._beginning = False
+            self._break(link, error)
+            self._changed.notify_all()
+        _tell(jobs, error)
+
+    def _end(self, flight: Flight) -> None:
+        """Wait for *flight* and tell how it ended."""
+        flight.status.Wait()
+        error = outcome(flight.status)
+        if error:
+            self._settle()
+        with self._changed:
+            self._flights.discard(flight)
+            if error and self._cause and self.link is not flight.link:
+                error = f"{error}; before it: {self._cause}"
+            elif error:
+                self._break(flight.link, error)
+            self._changed.notify_all()
+        _tell(flight.jobs, error)
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work)
+                flight = self._waiting.popleft() if self._waiting else None
+                if flight is None and self._stopped:
+                    return
+                self._connecting = flight is None
+            if flight is None:
+                self._reconnect()
+            else:
+                self._end(flight)
+            del flight  # or it would keep its connection until the next one comes
+            self._begin()
+
+    def _has_work(self) -> bool:
+        broken = self.link is None and self._queue and not self._held
+        return bool(self._waiting or broken or self._stopped)
+
+    def _reconnect(self) -> None:
+        """Make the connection anew, or tell those who wait for it that it cannot be made."""
+        error, link, jobs = "", None, deque[Job]()
+        try:
+            link = self._connect()
+        except StagelinkError as failure:
+            error = str(failure)
+        with self._changed:
+            self._connecting = False
+            if link is not None:
+                self.link, self._cause = link, ""
+            else:
+                self._cause, self._retry_s = error, time.monotonic() + RETRY_S
+                jobs, self._queue = self._queue, jobs
+            self._changed.notify_all()
+        _tell(jobs, error)
+
+
+def _tell(jobs: list[Job] | deque[Job], error: str) -> None:
+    for job in jobs:
+        job.done(job.order, error)
