@@ -18,8 +18,9 @@ from stagelink.core.transfers import Transfers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_USED, _CUT = SMALL["credit: used"], SMALL["credit: cut"]
-_WITHDRAW, _FENCE = SMALL["credit: withdraw"], SMALL["credit: fence"]
+_WORLDS = {**SMALL, **LARGE}
+_USED, _CUT = _WORLDS["credit: used"], _WORLDS["credit: cut"]
+_WITHDRAW, _FENCE = _WORLDS["credit: withdraw"], _WORLDS["credit: fence"]
 
 
 def _nothing(_: Any) -> Any:
@@ -116,7 +117,7 @@ CREDIT_MISTAKES = {
     "lent: a cut voids nothing": Mutation(_FENCE, GrantsOut, "void", _void_nothing),
     "lent: landed before the write ends": Mutation(_USED, GrantsOut, "take", _landed_too_early),
     "lent: a grant is spent twice": Mutation(
-        SMALL["credit: backlog"], GrantsOut, "take", _spend_twice
+        _WORLDS["credit: backlog"], GrantsOut, "take", _spend_twice
     ),
     "lent: free at a cut": Mutation(_CUT, Lending, "discard", _free_what_is_lent),
     "lent: kept though its payload has gone": Mutation(
@@ -127,13 +128,13 @@ CREDIT_MISTAKES = {
     ),
     "lent: what landed is never told": Mutation(_USED, Transfers, "_end", _hold_for_ever),
     "lent: into a block asked back": Mutation(
-        SMALL["credit: backlog"], Arrivals, "_fits", _take_what_drains
+        _WORLDS["credit: backlog"], Arrivals, "_fits", _take_what_drains
     ),
     "lent: landed is no answer to a revoke": Mutation(
         _USED, Arrivals, "_misses", _answer_is_ignored
     ),
     "lent: for ever": Mutation(SMALL["credit: never used"], Lending, "idle_due", _nothing),
     "lent: without a limit": Mutation(
-        LARGE["credit: two lent"], Lending, "_may_lend", _lend_without_limit
+        _WORLDS["credit: two lent"], Lending, "_may_lend", _lend_without_limit
     ),
 }  # fmt: skip

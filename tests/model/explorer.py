@@ -121,18 +121,22 @@ class Explorer:
             for place in dict(self.world.dials):
                 state = self._mail(apply(self.world, state, Move(BENIGN, ("meet", place), greet)))
         for step in self.world.bounds.start:
-            if step == "mail":
-                state = self._mail(state)
+            if step in {"mail", "writes"}:
+                state = self._mail(state, writes=step == "writes")
                 continue
             named = {" ".join(map(str, move.what)): move for move in moves(self.world, state)}
             state = apply(self.world, state, named[step])
         return state
 
-    def _mail(self, state: State) -> State:
-        """The state when all that is being sent has arrived, and drivers have attached."""
+    def _mail(self, state: State, *, writes: bool = False) -> State:
+        """The state when all that is being sent has arrived, and drivers have attached.
+
+        With *writes* also when all that is being written has landed.
+        """
+        soon = {"deliver", "connect", "perform", *(("a write lands",) if writes else ())}
         while True:
             first = next(moves(self.world, state), None)
-            if first is None or first.what[0] not in {"deliver", "connect", "perform"}:
+            if first is None or first.what[0] not in soon:
                 return state
             state = apply(self.world, state, first)
 

@@ -54,7 +54,9 @@ class Bounds(NamedTuple):
     credits: bool = False  # half of the receiver's pool may be lent
     inbox: int = 65_536
     met: bool = False  # the conversations are open when the world begins
-    start: tuple[str, ...] = ()  # calls made before that, as "put s k"; "mail": all that is sent
+    start: tuple[
+        str, ...
+    ] = ()  # calls made before that, as "put s k"; "mail": all that is sent; "writes": and written
     silent: bool = False  # coming to rest is tried with each place silent for ever, too
     limits: tuple[tuple[str, int], ...] = ()  # "module.NAME" of the core, and its value
 

@@ -27,12 +27,13 @@ MOST = 8_000
 
 @pytest.mark.timeout(600)
 def test_every_small_world_holds_its_promises() -> None:
-    """Most to their end; ``python -m tests.model`` has the patience for the others."""
+    """Most to their end; ``python -m tests.model`` has the patience for those of credits."""
     results = explore_all(SMALL, most=MOST)
 
     assert [str(result) for result in results if result.violation] == []
     assert all(result.exhausted or result.states >= MOST for result in results)
-    assert sum(result.exhausted for result in results) >= len(results) // 2
+    others = [result for result in results if not result.name.startswith("credit")]
+    assert sum(result.exhausted for result in others) >= len(others) // 2
     assert sum(result.states for result in results) >= 100_000
 
 

@@ -95,6 +95,35 @@ _OF_CREDITS: Table = {
     "eviction": {"keys": "kl", "puts": 3, "inbox": 1},
 }  # fmt: skip
 
+_WRITING = (*_LENT["start"], "put s k")
+_TOLD = (*_WRITING, "put s l", "mail")
+_LANDED = (*_WRITING, "writes")
+
+_FROM_WITHIN: Table = {
+    "writing, cut": {"start": _WRITING, "cuts": 1},
+    "writing, cut, asked for": {"start": (*_WRITING, "get r k"), "cuts": 1, "silent": True},
+    "writing, fence": {"start": (*_WRITING, "cut r"), "cuts": 1, "fences": 1},
+    "writing, fails": {"start": _WRITING, "write_failures": 1, "cuts": 1},
+    "writing, stuck": {"start": _WRITING, "resets": 1, "cuts": 1},
+    "writing, sender dies": {"start": _WRITING, "sender_crashes": 1},
+    "writing, receiver dies": {"start": _WRITING, "receiver_crashes": 1},
+    "writing, close": {"start": _WRITING, "closes": 1},
+    "writing, withdraw": {"start": _WRITING, "withdraws": 2, "cuts": 1},
+    "told, cut": {"start": _TOLD, "puts": 3, "keys": "kl", "cuts": 1},
+    "told, fence": {"start": (*_TOLD, "cut r"), "puts": 3, "keys": "kl", "cuts": 1, "fences": 1},
+    "told, withdraw": {"start": _TOLD, "puts": 3, "keys": "kl", "withdraws": 2},
+    "told, cancel": {"start": _TOLD, "puts": 3, "keys": "kl", "cancels": 1},
+    "told, sender dies": {"start": _TOLD, "puts": 3, "keys": "kl", "sender_crashes": 1},
+    "told, close": {"start": _TOLD, "puts": 3, "keys": "kl", "closes": 1},
+    "landed, cut": {"start": _LANDED, "cuts": 1, "dups": 1},
+    "landed, fence": {"start": (*_LANDED, "cut r"), "cuts": 1, "fences": 1},
+    "landed, sender dies": {"start": _LANDED, "sender_crashes": 1, "gets": 2},
+    "landed, receiver dies": {"start": _LANDED, "receiver_crashes": 1, "gets": 2},
+    "landed, close": {"start": _LANDED, "closes": 1},
+    "landed, reject": {"start": _LANDED, "rejects": 1, "cuts": 1},
+    "landed, replace": {"start": _LANDED, "puts": 3, "gets": 2},
+}  # fmt: skip
+
 _LARGE_CREDITS: Table = {
     "cut twice": {"cuts": 2},
     "cut, copy": {"cuts": 1, "dups": 1},
@@ -246,8 +275,18 @@ def _worlds(every: Table, of_mode: dict[str, Table]) -> dict[str, Bounds]:
 
 SMALL = _worlds(_EVERYWHERE, {"eager": _OF_EAGER, "offer": _OF_OFFERS, "pull": _OF_WRITES})
 LARGE = _worlds(_LARGE, {"pull": _LARGE_WRITES})
-SMALL |= {f"credit: {name}": Bounds(**{**_LENT, **more}) for name, more in _OF_CREDITS.items()}
-LARGE |= {f"credit: {name}": Bounds(**{**_LENT, **more}) for name, more in _LARGE_CREDITS.items()}
+_CREDITS = {
+    f"credit: {name}": Bounds(**{**_LENT, **more})
+    for name, more in {**_OF_CREDITS, **_FROM_WITHIN, **_LARGE_CREDITS}.items()
+}
+EVERY_DAY = (
+    "used", "never used", "cut", "loss", "backlog", "withdraw", "write fails", "writing, fence",
+    "writing, sender dies", "writing, receiver dies", "told, cut", "landed, cut", "landed, close",
+)  # fmt: skip
+"""Worlds of credits that are explored each time, a little; the others when there is time."""
+
+SMALL |= {f"credit: {name}": _CREDITS[f"credit: {name}"] for name in EVERY_DAY}
+LARGE |= {name: bounds for name, bounds in _CREDITS.items() if name not in SMALL}
 SMALL |= {
     "credit: two peers full": Bounds(**_FULL),
     "credit: two readers": Bounds(
