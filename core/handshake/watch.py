@@ -24,7 +24,7 @@ FENCING = "fencing"
 GONE = "gone"
 
 PROBE_FIRST_S = 0.05
-PROBE_LAST_S = 2.0
+PROBE_LAST_S = 1.0
 
 
 class Patience(NamedTuple):
