@@ -256,6 +256,26 @@ def test_a_close_waits_for_what_is_under_way(pair: Meeting, mori: ModuleType) ->
     assert [call[0] for call in knobs.calls].count("gone") == (1 if on_nic(pair) else 2)
 
 
+@on_both
+def test_a_callback_may_close_the_plane(pair: Meeting, mori: ModuleType) -> None:
+    """On the very thread that waits for the writes which are still under way."""
+    told: list[str] = []
+
+    def close(order: WriteOrder, error: str) -> None:
+        pair.owner.plane.close()
+        told.append(error)
+
+    mori.IOEngine.knobs.gate.clear()
+    where = RegionRef(REGION, 0, LARGE)
+    pair.owner.plane.post(WriteOrder(pair.peer.instance, 1, where, where), close)
+    outcomes = [post(pair, index * LARGE) for index in range(20)]
+    mori.IOEngine.knobs.gate.set()
+
+    assert comes(lambda: told == [""])
+    assert {outcome.wait() for outcome in outcomes[:15]} == {""}
+    assert {outcome.wait() for outcome in outcomes[15:]} == {"the write was stopped"}
+
+
 def on_nic(pair: Meeting) -> bool:
     return pair.owner.plane.capabilities.crosses_hosts
 
