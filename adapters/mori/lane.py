@@ -130,10 +130,8 @@ class Lane:
             jobs, self._queue = self._queue, deque()
             self._changed.notify_all()
         tell(jobs, STOPPED)
-        if (
-            self._thread is current_thread()
-        ):  # a callback closes us: nobody else waits for the rest
-            self._finish()
+        if self._thread is current_thread():
+            self._finish()  # a callback closes us: nobody else waits for the rest
         with self._lock:
             self._changed.wait_for(self._idle)
             link, self.link = self.link, None
@@ -249,7 +247,7 @@ class Lane:
         with self._lock:
             self._flights.discard(flight)
             if error and self._cause and self.link is not flight.link:
-                error = f"{error}; before it: {self._cause}"
+                error = error if error == self._cause else f"{error}; before it: {self._cause}"
             elif error:
                 self._break(flight.link, error)
             self._changed.notify_all()
