@@ -46,7 +46,7 @@ test-mori: ## Tests on AMD's real transfer engine, over simulated hardware
 	else $(MAKE) --no-print-directory engine; fi
 
 engine: $(ENGINE)/ready
-	$(ENGINE)/bin/python -m pytest -n 2 --dist worksteal tests/mori
+	$(ENGINE)/bin/python -m pytest -n 2 --dist worksteal -v tests/mori
 
 prove: $(VENV)/ready ## Hunt for counter-examples to every promise; BUDGET=seconds goes further
 	$(BIN)/python -m tests.prove $(if $(BUDGET),--budget $(BUDGET))

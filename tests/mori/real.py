@@ -81,6 +81,12 @@ class Side:
             place = (-1, mori.MemoryLocationType.CPU)
         return self.engine.register_memory(address, size, *place)
 
+    def replace(self) -> None:
+        """Free the memory of the device and allocate as much again, which the engine is not told."""
+        hipsim.free(self.address)
+        self.address = self._allocate()
+        self.fill(0x77)
+
     def deregister(self) -> None:
         """Take the memory from the engine."""
         self.engine.deregister_memory(self.memory)

@@ -102,25 +102,16 @@ def test_reads_and_batches_take_and_bring_the_right_bytes(
     assert theirs.peek(60, 4096) == (b"\x77" * 50).ljust(60, b"\x44")
 
 
-def test_the_cuda_variant_moves_bytes_between_processes() -> None:
-    """Its CUDA is one over host memory, so what is tested is the plumbing."""
+@pytest.mark.parametrize("variant", ["host", "cuda"])
+def test_both_variants_can_be_tried_by_hand(variant: str) -> None:
+    """The CUDA here is one over host memory, so of that variant only the plumbing is tested."""
     cuda = str(hipsim.build_cuda_in_host_memory())
-    done = child(
-        """
-if __name__ == "__main__":
-    ours, far = Side("ours", "xgmi"), Far("theirs", "xgmi", device=1)
-    memory = ours.meet(far.described)
-    print(*ended(ours.write(memory, 4096)), far.peek(4096) == b"\\x11" * 4096)
-    print(far.process.ask("push", ours.described(), 64), ours.peek(1, at=4095))
-    print(hipsim.stats()["mappings"])
-    far.process.end()
-""",
-        {"HIPSIM_VARIANT": "cuda", "HIPSIM_CUDART": cuda, "HIPSIM_LIBCUDA": cuda},
-    )
+    around = {"HIPSIM_CUDART": cuda, "HIPSIM_LIBCUDA": cuda}
+    command = ["-m", "tests.sims.hipsim.trial", variant]
 
-    assert done.stdout.split("\n") == ["SUCCESS  True", "('SUCCESS', '') b'\\x11'", "1", ""], (
-        done.stderr
-    )
+    done = child(f"os.execv(sys.executable, [sys.executable, *{command}])", around)
+
+    assert re.match(rf"{variant}: 2 devices, every byte right; ", done.stdout), done.stderr
 
 
 # --- streams -------------------------------------------------------------------------------------
@@ -169,6 +160,18 @@ def test_devices_are_those_that_are_to_be_seen() -> None:
     )
 
     assert done.stdout == "2 True\n", done.stderr
+
+
+def test_a_handle_of_what_was_freed_opens_nothing_else(
+    side: Callable[..., Side], far: Callable[..., Far]
+) -> None:
+    """Its descriptor has the same number, and another file behind it."""
+    ours, theirs = side("ours", "xgmi"), far("theirs", "xgmi", device=1)
+    memory = ours.meet(theirs.described)
+    theirs.process.ask("replace")
+
+    assert ended(ours.write(memory))[0] == "ERR_BAD_STATE"
+    assert theirs.peek() == b"\x77" * 8
 
 
 def test_a_full_device_refuses_and_the_other_has_room() -> None:

@@ -9,8 +9,7 @@ EXPORT void hipsim_set_delay_us(int microseconds) {
 /* Nothing is copied while it is set, so a test can do something in the middle without sleeping. */
 EXPORT void hipsim_hold(int on) {
   sim_init();
-  work_settings.hold = on;
-  sim_wake_worker();
+  sim_hold(on);
 }
 
 /* After `skip` good copies the next `count` fail: no byte moves, and an event tells of it later.

@@ -79,7 +79,7 @@ struct work_settings {
   volatile int skip, fail, error;
 };
 extern struct work_settings work_settings;
-void sim_wake_worker(void);
+void sim_hold(int on);
 
 struct counters {
   long copies, bytes, streams, events, imports;

@@ -137,8 +137,9 @@ static void start(void) {
   pthread_detach(thread);
 }
 
-void sim_wake_worker(void) {
+void sim_hold(int on) {
   pthread_mutex_lock(&lock);
+  work_settings.hold = on;
   pthread_cond_broadcast(&submitted);
   pthread_mutex_unlock(&lock);
 }
