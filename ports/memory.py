@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from typing_extensions import Self
 
@@ -98,6 +99,14 @@ class DeviceSpace(Protocol):
 
     def holds(self, tensor: Any) -> bool:  # noqa: ANN401 - a torch tensor
         """Whether *tensor* lies on a device of this kind, and so travels as device memory."""
+        ...
+
+    def moment(self, tensors: Sequence[Any]) -> object:
+        """The calling thread's current streams on the devices of *tensors*."""
+        ...
+
+    def within(self, moment: object) -> AbstractContextManager[object]:
+        """On whatever thread, those streams are current again."""
         ...
 
     def upload(self, data: memoryview) -> Any:  # noqa: ANN401 - a torch tensor

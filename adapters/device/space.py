@@ -11,6 +11,7 @@ from stagelink.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from stagelink.adapters.device.runtime import Memories
     from stagelink.adapters.device.streams import Streams
@@ -111,6 +112,14 @@ class Space:
             return torch.empty(0, dtype=torch.uint8, device=self.device)
         source = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         return source if self._kind == dlpack.CPU else source.to(self.device, non_blocking=True)
+
+    def moment(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The calling thread's current streams on the devices of *tensors*."""
+        return self.streams.moment(tensors)
+
+    def within(self, moment: Any) -> AbstractContextManager[Any]:  # noqa: ANN401 - of moment()
+        """On whatever thread, those streams are current again."""
+        return self.streams.within(moment)
 
     def settle(self) -> None:
         """Wait for what is queued on the current stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -23,6 +23,14 @@ class Streams(Protocol):
 
     def wait(self, stream: Any) -> None:  # noqa: ANN401 - a stream
         """Return once what is queued on *stream* now is done; other streams go on."""
+        ...
+
+    def moment(self, sources: Sequence[Any]) -> tuple[Any, ...]:
+        """The calling thread's current streams on the devices of *sources*."""
+        ...
+
+    def within(self, moment: tuple[Any, ...]) -> AbstractContextManager[Any]:
+        """Those streams are current again, on whatever thread."""
         ...
 
     def aside(self) -> int:
@@ -68,6 +76,18 @@ class TorchStreams:
                 event.synchronize()
                 return
 
+    def moment(self, sources: Sequence[Any]) -> tuple[Any, ...]:
+        """One stream a device."""
+        homes = {source.get_device() for source in sources}
+        return tuple(self._cuda.current_stream(index) for index in homes)
+
+    def within(self, moment: tuple[Any, ...]) -> AbstractContextManager[Any]:
+        """A thread of ours has streams of its own, which know nothing of the caller's."""
+        stack = ExitStack()
+        for stream in moment:
+            stack.enter_context(self._cuda.stream(stream))
+        return stack
+
     def aside(self) -> int:
         """Of torch's pool, whose streams wait for no other."""
         return self.handle(self._private())
@@ -108,6 +128,16 @@ class NoStreams:
 
     def wait(self, stream: Any) -> None:  # noqa: ANN401 - nothing
         """It is done."""
+
+    def moment(self, sources: Sequence[Any]) -> tuple[Any, ...]:
+        """There is one order."""
+        del sources
+        return ()
+
+    def within(self, moment: tuple[Any, ...]) -> AbstractContextManager[Any]:
+        """There is one order."""
+        del moment
+        return nullcontext()
 
     def aside(self) -> int:
         """None is needed."""

@@ -6,6 +6,7 @@ own), so a reader knows which leaves to take in place and which to fetch to the 
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.msgspec import leaves as lv
@@ -53,7 +54,9 @@ class DeviceSerializer(PayloadSerializer):
         except (OverflowError, UnicodeEncodeError):
             walk = DeviceWalk(True, self._known, self._space)
             header = encode(walk.pack(value, None, 0))
-        return DeviceStaged(header, walk.leaves, walk.buffers)  # type: ignore[return-value]
+        return DeviceStaged(  # type: ignore[return-value]
+            header, walk.leaves, walk.buffers, self._space
+        )
 
     def load(self, buffer: Any, size: int, *, writable: bool = True) -> Any:  # noqa: ANN401
         """The value in *buffer*, lent device memory or host bytes.
@@ -102,12 +105,25 @@ def tensors_of(value: Any, space: DeviceSpace) -> Any:  # noqa: ANN401 - a tenso
 
 
 class DeviceStaged:
-    """A value measured, its leaves still where the user has them."""
+    """A value measured, its leaves still where the user has them.
 
-    __slots__ = ("_head", "_layout", "_leaves", "size")
+    It may be written by another thread (``put_async``): in the order of the streams that were
+    current where it was staged.
+    """
 
-    def __init__(self, header: bytes, leaves: list[Leaf], buffers: list[tuple[int, int]]) -> None:
+    __slots__ = ("_head", "_layout", "_leaves", "_moment", "_space", "_thread", "size")
+
+    def __init__(
+        self,
+        header: bytes,
+        leaves: list[Leaf],
+        buffers: list[tuple[int, int]],
+        space: DeviceSpace,
+    ) -> None:
         self._leaves = leaves
+        self._space = space
+        self._thread = get_ident()
+        self._moment = space.moment([source for write, source in leaves if write is stay])
         self._layout, prefix = payload.plan_and_pack(len(header), tuple(buffers))
         self._head = prefix + header
         self.size = self._layout.size
@@ -121,6 +137,13 @@ class DeviceStaged:
         if len(target) != self.size:
             msg = f"the payload has {self.size} bytes, the target {len(target)}"
             raise PayloadError(msg)
+        if get_ident() == self._thread:
+            self._write(target)
+        else:
+            with self._space.within(self._moment):
+                self._write(target)
+
+    def _write(self, target: Any) -> None:  # noqa: ANN401 - host or device memory
         parts = self._parts()
         if not isinstance(target, memoryview):
             target.fill(parts)

@@ -12,6 +12,8 @@ import os
 import struct
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from stagelink.adapters.device import DevicePoolProvider, RuntimeIpc, Space, dlpack
@@ -105,6 +107,17 @@ class HeldStreams(NoStreams):
     def current(self) -> object:
         """Whatever the test says."""
         return self.stream
+
+    def moment(self, sources: Any) -> tuple[object, ...]:
+        """The one of now."""
+        return (self.stream,)
+
+    @contextmanager
+    def within(self, moment: tuple[Any, ...]) -> Iterator[None]:
+        """That one again."""
+        before, (self.stream,) = self.stream, moment
+        yield
+        self.stream = before
 
     def wait(self, stream: object) -> None:
         """Until the test says so."""

@@ -179,6 +179,32 @@ def test_a_lease_outlasts_the_kernels_that_read(producer: Elsewhere, reader: Con
     assert producer.ask("is_whole")
 
 
+def test_a_put_of_another_thread_waits_for_the_callers_stream(reader_of_ours: Any) -> None:
+    """put_async copies on a thread that has streams of its own."""
+    tx, rx = reader_of_ours
+    stream = CUDA.Stream()
+    with torch.cuda.stream(stream):
+        late = torch.zeros(MIB, dtype=torch.int32, device="cuda")
+        CUDA._sleep(SLOW)
+        late += 5
+        ticket = tx.put_async("k", late, to="b")
+    ticket.result(20)
+    payload = rx.get("k", timeout=20)
+    assert int((payload.value != 5).sum()) == 0
+    payload.close()
+
+
+@pytest.fixture
+def reader_of_ours() -> Iterator[tuple[Connector, Connector]]:
+    """A sender and its reader in this process."""
+    terms: dict[str, Any] = {"backend": "device_ipc", "pool_bytes": 64 * MIB}
+    with (
+        stagelink.open(stage="a", role="sender", **terms) as tx,
+        stagelink.open(stage="b", role="receiver", sender=tx.endpoint, **terms) as rx,
+    ):
+        yield tx, rx
+
+
 # --- one process -----------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import stagelink
 from stagelink.adapters.device import DevicePoolProvider, dlpack
 from stagelink.adapters.msgspec.device import DeviceSerializer
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
+from stagelink.adapters.threads.views import Views
 from stagelink.compose import compose
 from stagelink.core.errors import ConfigError, PayloadError
 from stagelink.plugins import Manager
@@ -330,6 +331,21 @@ def test_a_loan_ends_only_once_the_streams_that_used_it_are_done() -> None:
     assert streams.waited == ["first", "second", "third"]
 
 
+def test_another_thread_copies_in_the_order_of_the_callers_stream() -> None:
+    streams = HeldStreams()
+    streams.done.set()
+    held = space(streams)
+    pool = DevicePoolProvider(held).allocate(MIB)
+    staged = DeviceSerializer(held).stage(torch.arange(1000))
+    streams.stream = "the worker's"
+    thread = threading.Thread(target=staged.write, args=(pool.buffer[: staged.size],))
+    thread.start()
+    thread.join(10)
+
+    assert streams.waited == ["first"]
+    assert streams.stream == "the worker's"
+
+
 def test_a_put_is_published_only_once_it_is_copied() -> None:
     streams = HeldStreams()
     held = space(streams)
@@ -343,6 +359,30 @@ def test_a_put_is_published_only_once_it_is_copied() -> None:
     streams.done.set()
     thread.join(10)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("disowned", [False, True])
+def test_a_delivery_is_released_by_the_end_of_its_loan_alone(disowned: bool) -> None:
+    streams = HeldStreams()
+    pool = DevicePoolProvider(space(streams)).allocate(MIB)
+    woken = threading.Event()
+    views = Views(woken.set)
+    lent = views.open(pool.buffer[:100], 100, 7)
+
+    assert not views.release(7), "closing the payload must not release it yet"
+    assert len(views) == 1
+    if disowned:
+        views.disown(7)
+    del lent
+    gc.collect()
+    assert eventually(lambda: streams.waited)
+    assert not views.gone
+    streams.done.set()
+    pool.space.close()
+
+    assert list(views.gone) == ([] if disowned else [7])
+    assert woken.is_set() is not disowned
+    assert len(views) == 0
 
 
 def test_a_loan_of_a_closed_pool_ends_with_its_last_tensor() -> None:
