@@ -9,19 +9,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from threading import Condition, Lock, Thread, current_thread
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from stagelink.adapters.mori.jobs import Flight, Job, begin, tell
 from stagelink.adapters.mori.library import outcome
 from stagelink.core.errors import StagelinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stagelink.adapters.mori.library import Status
     from stagelink.adapters.mori.link import Link
-    from stagelink.ports.plane import WriteOrder
-
-    Done = Callable[[WriteOrder, str], None]
 
 STOPPED = "the write was stopped"
 DEPTH = 16
@@ -38,29 +35,6 @@ RETRY_S = 0.2
 """A connection that could not be made is not tried again for so long."""
 
 JOIN_S = 1.0
-
-
-class Job(NamedTuple):
-    """A write, checked."""
-
-    order: WriteOrder
-    done: Done
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        """Between which regions."""
-        return self.order.source.region, self.order.target.region
-
-
-class Flight:
-    """One call under way; it keeps the connection, for the engine writes to its status."""
-
-    __slots__ = ("jobs", "link", "status")
-
-    def __init__(self, link: Link, jobs: list[Job], status: Status) -> None:
-        self.link = link
-        self.jobs = jobs
-        self.status = status
 
 
 class Lane:
@@ -126,7 +100,7 @@ class Lane:
             jobs = self._queue if flush else deque[Job]()
             self._queue = deque() if flush else self._queue
             self._changed.wait_for(lambda: not (self._beginning or self._connecting))
-        _tell(jobs, STOPPED)
+        tell(jobs, STOPPED)
 
     def is_idle(self, patience_s: float | None = None) -> bool:
         """Whether nothing is under way, within so long (None: however long that takes)."""
@@ -155,7 +129,9 @@ class Lane:
             self._stopped = True
             jobs, self._queue = self._queue, deque()
             self._changed.notify_all()
-        _tell(jobs, STOPPED)
+        tell(jobs, STOPPED)
+        if self._thread is current_thread():
+            self._finish()  # a callback closes us: nobody else waits for the rest
         with self._lock:
             self._changed.wait_for(self._idle)
             link, self.link = self.link, None
@@ -243,7 +219,7 @@ class Lane:
     def _launch(self, link: Link, jobs: list[Job]) -> Flight | None:
         """Begin *jobs*; returns them if they are to be waited for here."""
         try:
-            status, size = _write(link, jobs)
+            status, size = begin(link, jobs)
         except StagelinkError as error:
             self._failed(link, jobs, str(error))
             return None
@@ -266,7 +242,7 @@ class Lane:
             self._beginning = False
             self._break(link, error)
             self._changed.notify_all()
-        _tell(jobs, error)
+        tell(jobs, error)
 
     def _end(self, flight: Flight) -> None:
         """Wait for *flight* and tell how it ended."""
@@ -277,11 +253,20 @@ class Lane:
         with self._lock:
             self._flights.discard(flight)
             if error and self._cause and self.link is not flight.link:
-                error = f"{error}; before it: {self._cause}"
+                error = error if error == self._cause else f"{error}; before it: {self._cause}"
             elif error:
                 self._break(flight.link, error)
             self._changed.notify_all()
-        _tell(flight.jobs, error)
+        tell(flight.jobs, error)
+
+    def _finish(self) -> None:
+        """Wait for all that the thread was to wait for."""
+        while True:
+            with self._lock:
+                flight = self._waiting.popleft() if self._waiting else None
+            if flight is None:
+                return
+            self._end(flight)
 
     def _loop(self) -> None:
         while True:
@@ -317,23 +302,6 @@ class Lane:
                 self._cause, self._retry_s = error, time.monotonic() + RETRY_S
                 jobs, self._queue = self._queue, jobs
             self._changed.notify_all()
-        _tell(jobs, error)
+        tell(jobs, error)
         if link is not None:
             link.close()  # the peer has been attached anew meanwhile
-
-
-def _write(link: Link, jobs: list[Job]) -> tuple[Status, int]:
-    """Begin *jobs* in one call; how many bytes they are."""
-    if len(jobs) == 1:
-        _, _, source, target = jobs[0].order
-        pair = source.region, target.region
-        return link.write(pair, source.offset, target.offset, source.size), source.size
-    sizes = [job.order.source.size for job in jobs]
-    mine = [job.order.source.offset for job in jobs]
-    theirs = [job.order.target.offset for job in jobs]
-    return link.write_all(jobs[0].pair, mine, theirs, sizes), sum(sizes)
-
-
-def _tell(jobs: list[Job] | deque[Job], error: str) -> None:
-    for job in jobs:
-        job.done(job.order, error)

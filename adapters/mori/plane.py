@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from stagelink.adapters.mori.fabric import RdmaFabric, XgmiFabric
 from stagelink.adapters.mori.foreign import Foreign
 from stagelink.adapters.mori.home import Home
-from stagelink.adapters.mori.lane import Job, Lane
+from stagelink.adapters.mori.jobs import Job
+from stagelink.adapters.mori.lane import Lane
 from stagelink.adapters.mori.link import Link, Peer, meet
 from stagelink.adapters.mori.memory import DEVICE, HOST
 from stagelink.adapters.mori.options import RdmaOptions, XgmiOptions

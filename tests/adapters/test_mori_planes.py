@@ -21,6 +21,7 @@ from stagelink.adapters.mori import (
     XgmiOptions,
     card,
     hip,
+    plane,
     rdma_plane,
     rdma_problem,
     verbs,
@@ -254,6 +255,46 @@ def test_a_close_waits_for_what_is_under_way(pair: Meeting, mori: ModuleType) ->
     closer.join(20.0)
     assert [outcome.wait() for outcome in outcomes[:16]] == [""] * 16
     assert [call[0] for call in knobs.calls].count("gone") == (1 if on_nic(pair) else 2)
+
+
+@on_both
+def test_a_callback_may_close_the_plane(pair: Meeting, mori: ModuleType) -> None:
+    """On the very thread that waits for the writes which are still under way."""
+    told: list[str] = []
+
+    def close(order: WriteOrder, error: str) -> None:
+        pair.owner.plane.close()
+        told.append(error)
+
+    mori.IOEngine.knobs.gate.clear()
+    where = RegionRef(REGION, 0, LARGE)
+    pair.owner.plane.post(WriteOrder(pair.peer.instance, 1, where, where), close)
+    outcomes = [post(pair, index * LARGE) for index in range(20)]
+    mori.IOEngine.knobs.gate.set()
+
+    assert comes(lambda: told == [""])
+    assert {outcome.wait() for outcome in outcomes[:15]} == {""}
+    assert {outcome.wait() for outcome in outcomes[15:]} == {"the write was stopped"}
+
+
+@over_rdma
+def test_a_reset_takes_the_engine_from_under_writes_that_do_not_end(
+    pair: Meeting, mori: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plane, "PATIENCE_S", 0.05)
+    knobs, before = mori.IOEngine.knobs, pair.owner.plane.describe()
+    knobs.gate.clear()
+    outcomes = [post(pair, index * LARGE) for index in range(20)]
+
+    pair.owner.plane.reset()
+
+    told = [outcome.wait() for outcome in outcomes]
+    assert (
+        told == ["Mori: ERR_BAD_STATE: the write was stopped"] * 16 + ["the write was stopped"] * 4
+    )
+    knobs.gate.set()
+    assert pair.owner.plane.describe() != before
+    assert not post(pair, 0).wait()
 
 
 def on_nic(pair: Meeting) -> bool:
