@@ -78,9 +78,11 @@ class Arrivals:
             return
         assert fetch is not None
         assert fetch.block is not None
-        state = LANDED if there else PULLING
         if there:
             self._pool.hold(fetch.block)
+            if self._hand_over(source, fetch, message, out):
+                return
+        state = LANDED if there else PULLING
         fetch = fetch._replace(state=state, key=key, generation=generation, size=size)
         fetches.set(fetch)
         lending.used(source)
@@ -88,6 +90,26 @@ class Arrivals:
         known = source.inbox.get(key)
         if fetches.get(fetch.number) is fetch and (known is None or known.fetch != fetch.number):
             lending.discard(fetch, out)  # known to be of no use: rejected, or older than another
+
+    def _hand_over(self, source: Source, lent: Fetch, message: Landed, out: list[Action]) -> bool:
+        """Give what has landed to the get that waits for it: it need not be known at all."""
+        number, key, generation, size, _, _ = message
+        if key in source.inbox.by_key or generation in source.consumed or source.rejected:
+            return False
+        gets = self._gets
+        fetch = gets.fetches.first_waiting(source.address, key, generation)
+        if fetch is None or fetch.want_size not in {0, size} or not number:
+            return False
+        source.cursor = max(source.cursor, number)
+        source.owed += 1
+        source.recent.pop(key, None)
+        gets.fetches.end(lent)
+        had = fetch._replace(peer=source.peer, generation=generation, size=size, block=lent.block)
+        gets.deliver(source, had, out)
+        gets.fail_replaced(source, key, generation, out)
+        gets.lending.used(source)
+        gets.lending.noted(source, size, lent=True, out=out)
+        return True
 
     def _fits(self, fetch: Fetch | None, message: Landed) -> bool:
         """Whether *message* names a block that is lent, and can be what is written there."""

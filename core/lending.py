@@ -50,30 +50,34 @@ class Lending:
 
     def noted(self, source: Source, size: int, *, lent: bool, out: list[Action]) -> None:
         """*source* has published so many bytes, into what is *lent* to it or not."""
-        grants, mine = source.grants, self._gets.fetches.lent_to(source.peer)
-        grants.sizes.append(size)
+        source.grants.sizes.append(size)
         if lent:
-            grants.passed = 0
-        elif any(fetch.state == GRANTED and fetch.size >= size for fetch in mine):
-            grants.passed += 1
-            if grants.passed == PASSED_LIMIT:  # it has another reader: what is lent is of no use
-                self.revoke(source, out)
+            source.grants.passed = 0
+        else:
+            self._not_used(source, size, out)
         self.lend(source, out)
 
-    def lend(self, source: Source, out: list[Action]) -> None:
-        """Lend *source* what it may have, if it has none or that is half of it or more."""
-        if not self._is_willing(source):
-            return
-        size = source.grants.size(self._share.unit)
+    def _not_used(self, source: Source, size: int, out: list[Action]) -> None:
+        """Take back what is too small by now, or all if it is large enough and not used."""
+        grants, wanted = source.grants, source.grants.size(self._share.unit)
         mine = self._gets.fetches.lent_to(source.peer)
         free = [fetch for fetch in mine if fetch.state == GRANTED]
+        if any(fetch.size >= size for fetch in free):
+            grants.passed += 1
+            if grants.passed == PASSED_LIMIT:  # it has another reader, who could be meant
+                self.revoke(source, out)
         for fetch in free:
-            if fetch.size < size:  # of no use for what is sent now
+            if fetch.size < wanted:
                 self.discard(fetch, out)
-        limit = self._limit()
-        most = min(GRANTS_LIMIT, limit // size)
-        if any(fetch.size >= size for fetch in free) and 2 * (most - len(mine)) < most:
-            return  # it has some, and a message is worth more than one or two
+
+    def lend(self, source: Source, out: list[Action]) -> None:
+        """Lend *source* what it may have, if that is half of it or more."""
+        have = self._gets.fetches.lent_count(source.peer)
+        if 2 * have > GRANTS_LIMIT or not self._is_willing(source):
+            return
+        size, limit = source.grants.size(self._share.unit), self._limit()
+        if 2 * have > min(GRANTS_LIMIT, limit // size):
+            return  # a message is worth more than one or two
         granted: list[Granted] = []
         while self._may_lend(source, size, limit):
             number = self._gets.fetches.next_number

@@ -181,6 +181,10 @@ class Fetches:
         """Every peer for which :meth:`lent_to` has something."""
         return tuple(self._lent)
 
+    def lent_count(self, peer: Instance) -> int:
+        """How many blocks :meth:`lent_to` tells of."""
+        return len(self._lent.get(peer, ()))
+
     def lent_to(self, peer: Instance) -> list[Fetch]:
         """What is lent to *peer*, oldest first, with what came there and nobody asked for."""
         return [self._numbers[number] for number in self._lent.get(peer, ())]

@@ -119,7 +119,7 @@ CREDIT_MISTAKES = {
     "lent: a grant is spent twice": Mutation(
         _WORLDS["credit: backlog"], GrantsOut, "take", _spend_twice
     ),
-    "lent: free at a cut": Mutation(_CUT, Lending, "discard", _free_what_is_lent),
+    "lent: free before the sender has answered": Mutation(_CUT, Lending, "discard", _free_what_is_lent),
     "lent: kept though its payload has gone": Mutation(
         _WITHDRAW, Arrivals, "_left", _keep_what_landed
     ),
