@@ -89,8 +89,9 @@ def left_in(connector: Connector) -> dict[str, int]:
     until_s = time.monotonic() + SETTLE_S
     while True:
         health = connector.health()
+        pool, lent = health["pool"], health["credits"]["lent_bytes"]
         left = {
-            "pool_bytes": health["pool"]["capacity"] - health["pool"]["free"],
+            "pool_bytes": pool["capacity"] - pool["free"] - lent,
             "published": health["ledger"]["entries"],
             "received": health["inbox"]["entries"],
             "views": health["views"],

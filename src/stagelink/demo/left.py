@@ -40,12 +40,14 @@ def settle(connector: Connector, at_start: Mapping[str, int], *, sends: bool) ->
 def figures(health: Mapping[str, Any]) -> dict[str, int]:
     """Bytes of the pool in use, and entries of ledger and inbox, out of ``health()``.
 
+    What is lent to senders is at hand whenever somebody wants it.
+
     Raises:
         ConfigError: the connector reports no such figures, so nothing could be proved.
     """
     try:
         pool = health["pool"]
-        used = int(pool["capacity"]) - int(pool["free"])
+        used = int(pool["capacity"]) - int(pool["free"]) - int(health["credits"]["lent_bytes"])
         return {
             "pool": used + int(pool["waiting"]),
             "ledger": int(health["ledger"]["entries"]),
