@@ -10,7 +10,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from stagelink.adapters.mori.card import Card, Row
-from stagelink.adapters.mori.lane import Job, Lane
+from stagelink.adapters.mori.jobs import Job
+from stagelink.adapters.mori.lane import Lane
 from stagelink.adapters.mori.link import Link, Peer
 from stagelink.adapters.mori.memory import BEACON, TAIL
 from stagelink.core.errors import Reason, TransportError, translating

@@ -18,6 +18,7 @@ from stagelink.core.errors import StagelinkError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stagelink.adapters.mori.library import Status
     from stagelink.adapters.mori.link import Link
 
 STOPPED = "the write was stopped"
@@ -63,6 +64,8 @@ class Lane:
         self._queue: deque[Job] = deque()
         self._flights: set[Flight] = set()
         self._waiting: deque[Flight] = deque()
+        # The engine's thread may still be on its way out of a status that has just ended.
+        self._kept: deque[Status] = deque(maxlen=DEPTH)
         self._beginning = self._connecting = self._held = self._stopped = False
         self._cause = ""
         self._retry_s = 0.0
@@ -247,6 +250,7 @@ class Lane:
     def _end(self, flight: Flight) -> None:
         """Wait for *flight* and tell how it ended."""
         flight.status.Wait()
+        self._kept.append(flight.status)
         error = outcome(flight.status)
         if error:
             self._settle()
