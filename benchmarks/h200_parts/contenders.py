@@ -27,8 +27,8 @@ class Terms(NamedTuple):
 
     @property
     def pool_bytes(self) -> int:
-        """Of every contender alike: a quarter may be lent, and two payloads are under way."""
-        return 8 * self.most + (64 << 20)
+        """Of every contender alike: an eighth, which one sender may be lent, holds the largest."""
+        return 10 * self.most + (64 << 20)
 
 
 class Stagelink:
