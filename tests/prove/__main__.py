@@ -70,6 +70,9 @@ def run(name: str, scale: float) -> dict[str, Any]:
     failures = figures.get("failures", figures.get("violations", 0))
     found = len(failures) if isinstance(failures, (list, dict)) else int(failures)
     result["failures"] = found or int(ended.returncode != 0 or not figures)
+    if result["failures"]:
+        told_so = ended.stdout.decode(errors="replace").strip() or "nothing at all"
+        print(f"prove: {name} ended with {ended.returncode}, and said: {told_so}", file=sys.stderr)
     return result
 
 

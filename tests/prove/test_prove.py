@@ -78,7 +78,10 @@ def test_whatever_went_wrong_is_a_failure(
 ) -> None:
     ended(**bad)
     assert prove.main() == 1
-    assert figures(capsys)["failures"] > 0 or "mutations_caught" in bad
+    captured = capsys.readouterr()
+    found = json.loads(captured.out.splitlines()[-1])["failures"]
+    assert found > 0 or "mutations_caught" in bad
+    assert (f"prove: {bad['module'][6:]} ended with" in captured.err) == (found > 0)
 
 
 def test_a_budget_scales_every_amount(
