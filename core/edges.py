@@ -126,7 +126,7 @@ class Edges:
         written into a lent block is told when it is there, or when something follows it.
         """
         feed, ledger = reader.feed, self.ledger(reader)
-        if not feed.open:
+        if not feed.open or feed.misses(ledger.trimmed):
             return
         ends: list[Gone] = []
         last = last or ledger.head

@@ -211,7 +211,12 @@ class Outgoing:
         handler(reader, packet.message, out)
         self.violations[Violation.CURSOR] += packet.report.cursor > reader.feed.cursor
         self.transfers.apply(reader, packet.report, out)
-        self._edges.announce(reader, out)
+        if reader.feed.misses(self._edges.ledger(reader).trimmed):
+            self.receivers.lose(
+                reader, out
+            )  # an end that it must hear of is forgotten: start over
+        else:
+            self._edges.announce(reader, out)
 
     # --- state ---------------------------------------------------------------------------
 

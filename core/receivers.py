@@ -201,7 +201,10 @@ class Receivers:
         if not known:  # it has forgotten our log, yet its transfer ids are its own
             report = report._replace(cursor=0, held=tuple(reader.leases.offers))
         self._transfers.apply(reader, report, out)
-        reader.feed.rewind(0 if reader.fresh else cursor)
+        if reader.fresh:
+            reader.feed.rewind(0, ledger.trimmed)
+        else:
+            reader.feed.rewind(cursor)
 
     def _welcome(self, reader: Reader, out: list[Action]) -> None:
         assert reader.plane is not None

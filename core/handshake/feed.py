@@ -10,7 +10,7 @@ from stagelink.core.values import new
 WINDOW_RECORDS = 1024
 WINDOW_BYTES = 4 << 20
 
-FrozenFeed = tuple[int, int, bool, int, tuple["Sent", ...]]
+FrozenFeed = tuple[int, int, int, bool, int, tuple["Sent", ...]]
 
 
 class Sent(NamedTuple):
@@ -27,19 +27,24 @@ class Feed:
     reader costs its sender nothing but a window.
     """
 
-    __slots__ = ("_bytes", "_sent", "acknowledged", "cursor", "subscribed", "sync_at")
+    __slots__ = ("_bytes", "_sent", "acknowledged", "base", "cursor", "subscribed", "sync_at")
 
     def __init__(self) -> None:
         self.cursor = 0
         self.acknowledged = 0
+        self.base = 0
         self.subscribed = False
         self.sync_at = -1
         self._sent: deque[Sent] = deque()
         self._bytes = 0
 
-    def rewind(self, cursor: int) -> None:
-        """Start over at *cursor*, unsubscribed: a new conversation begins."""
+    def rewind(self, cursor: int, base: int = 0) -> None:
+        """Start over at *cursor*, unsubscribed: a new conversation begins.
+
+        What the log had forgotten up to *base* is no loss to the reader: it starts from nothing.
+        """
         self.cursor = self.acknowledged = cursor
+        self.base = base
         self.subscribed, self.sync_at = False, -1
         self._sent.clear()
         self._bytes = 0
@@ -47,6 +52,10 @@ class Feed:
     def subscribe(self, head: int) -> None:
         """Let records flow; the log's *head* is where the reader counts as synced."""
         self.subscribed, self.sync_at = True, head
+
+    def misses(self, trimmed: int) -> bool:
+        """Whether a log that has forgotten ends up to *trimmed* owes one to the reader."""
+        return trimmed > max(self.cursor, self.base)
 
     @property
     def open(self) -> bool:
@@ -78,13 +87,14 @@ class Feed:
 
     def freeze(self) -> FrozenFeed:
         """The state as nested tuples."""
-        return self.cursor, self.acknowledged, self.subscribed, self.sync_at, tuple(self._sent)
+        sent = tuple(self._sent)
+        return self.cursor, self.acknowledged, self.base, self.subscribed, self.sync_at, sent
 
     @classmethod
     def thaw(cls, frozen: FrozenFeed) -> Feed:
         """The feed that froze to *frozen*."""
         feed = cls()
-        feed.cursor, feed.acknowledged, feed.subscribed, feed.sync_at, sent = frozen
+        feed.cursor, feed.acknowledged, feed.base, feed.subscribed, feed.sync_at, sent = frozen
         feed._sent.extend(sent)
         feed._bytes = sum(record.inline for record in sent)
         return feed

@@ -231,6 +231,15 @@ def test_a_feed_stops_at_its_window_and_goes_on_when_told() -> None:
     assert feed.open
 
 
+def test_a_feed_misses_an_end_that_its_log_forgot_meanwhile() -> None:
+    feed = Feed()
+    feed.rewind(5)
+    assert [feed.misses(trimmed) for trimmed in (4, 5, 6)] == [False, False, True]
+    feed.rewind(0, 5)  # it begins from nothing: what was forgotten before is no loss
+    assert [feed.misses(trimmed) for trimmed in (4, 5, 6)] == [False, False, True]
+    assert Feed.thaw(feed.freeze()).freeze() == feed.freeze()
+
+
 def test_a_feed_bounds_inline_bytes_too() -> None:
     feed = Feed()
     feed.subscribe(0)

@@ -326,6 +326,9 @@ MUTATIONS = {
     "queued writes outlive a fence": Mutation(
         LARGE["pull: late attach"], Transfers, "reconcile", _nothing
     ),
+    "a forgotten end is owed to nobody": Mutation(
+        LARGE["claim: short log, cut"], Feed, "misses", lambda _: lambda *_: False
+    ),
     "planes describe themselves once": Mutation(_FENCE, Senders, "redescribe", _nothing),
     "forget what was consumed at a fence": Mutation(
         _FENCE, Source, "cut_off", lambda _: Source.forget_peer

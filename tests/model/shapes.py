@@ -237,11 +237,11 @@ class Walk:
         instance, identity, link, plane, session, report, fresh, feed, leases, floor, *rest = (
             reader
         )
-        cursor, acknowledged, subscribed, sync_at, sent = feed
+        cursor, acknowledged, base, subscribed, sync_at, sent = feed
         offers, transfers, ended = leases
         return (
             instance, identity, self.link(link), plane, self.value(session), self.value(report),
-            fresh, self.many("n", (cursor, acknowledged, sync_at)), subscribed, self.value(sent),
+            fresh, self.many("n", (cursor, acknowledged, base, sync_at)), subscribed, self.value(sent),
             tuple([(self.id("g", generation), pinned) for generation, pinned in offers]),
             tuple([(self.id("t", t), self.value(lease)) for t, lease in transfers]),
             tuple([(self.id("t", t), self.value(end)) for t, end in ended]),
