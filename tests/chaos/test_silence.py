@@ -58,7 +58,7 @@ def pool(connector: Connector) -> dict[str, Any]:
 
 @pytest.mark.parametrize("end", ["kill", "go_on"])
 def test_a_sender_stopped_for_ever_in_mid_transfer_costs_its_share(scene: Scene, end: str) -> None:
-    more = {"timeouts": QUICK, "pool_bytes": POOL}
+    more = {"timeouts": QUICK, "pool_bytes": POOL, "credits": False}  # it is about pulls
     stages = ("thinker", "listener")
     silent, other = (scene.process(WRITES, stage=s, role="sender", **more) for s in stages)
     senders = {"thinker": silent.endpoint, "listener": other.endpoint}
