@@ -212,9 +212,7 @@ class Outgoing:
         self.violations[Violation.CURSOR] += packet.report.cursor > reader.feed.cursor
         self.transfers.apply(reader, packet.report, out)
         if reader.feed.misses(self._edges.ledger(reader).trimmed):
-            self.receivers.lose(
-                reader, out
-            )  # an end that it must hear of is forgotten: start over
+            self.receivers.lose(reader, out)  # the log has forgotten an end that it is owed
         else:
             self._edges.announce(reader, out)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stagelink.core.messages import ToSender
     from stagelink.core.settings import Settings
 
-FLUSH_BYTES = 262144
+FLUSH_BYTES = 256 << 10
 """Consumed bytes that are reported at once: their memory is worth a message."""
 
 FLUSH_CHANGES = 256

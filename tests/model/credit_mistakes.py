@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.model.mutations import Mutation
+from tests.model.mutations import Mutation, nothing, refuse_while_writing
 from tests.model.worlds import LARGE, SMALL
 
 from stagelink.core.arrivals import Arrivals
 from stagelink.core.handshake.fetch import DRAINING, GRANTED
 from stagelink.core.handshake.grants import GrantsOut, Spent
-from stagelink.core.handshake.lease import WRITING
 from stagelink.core.lending import Lending
-from stagelink.core.messages import Refused
 from stagelink.core.transfers import Transfers
 
 if TYPE_CHECKING:
@@ -21,20 +19,6 @@ if TYPE_CHECKING:
 _WORLDS = {**SMALL, **LARGE}
 _USED, _CUT = _WORLDS["credit: used"], _WORLDS["credit: cut"]
 _WITHDRAW, _FENCE = _WORLDS["credit: withdraw"], _WORLDS["credit: fence"]
-
-
-def _nothing(_: Any) -> Any:
-    return lambda *_: None
-
-
-def _refuse_while_writing(original: Any) -> Any:
-    def cancel(self: Transfers, reader: Any, message: Any, out: Any) -> None:
-        lease = reader.leases.transfers.get(message.transfer)
-        if lease is not None and lease.state == WRITING:
-            reader.send(Refused(message.transfer, "cancelled", ""), out)
-        original(self, reader, message, out)
-
-    return cancel
 
 
 def _void_nothing(_: Any) -> Any:
@@ -112,7 +96,7 @@ def _lend_without_limit(_: Callable[..., bool]) -> Any:
 
 CREDIT_MISTAKES = {
     "lent: refuse while writing": Mutation(
-        _USED, Transfers, "cancel", _refuse_while_writing
+        _USED, Transfers, "cancel", refuse_while_writing
     ),
     "lent: a cut voids nothing": Mutation(_FENCE, GrantsOut, "void", _void_nothing),
     "lent: landed before the write ends": Mutation(_USED, GrantsOut, "take", _landed_too_early),
@@ -133,7 +117,7 @@ CREDIT_MISTAKES = {
     "lent: landed is no answer to a revoke": Mutation(
         _USED, Arrivals, "_misses", _answer_is_ignored
     ),
-    "lent: for ever": Mutation(SMALL["credit: never used"], Lending, "idle_due", _nothing),
+    "lent: for ever": Mutation(SMALL["credit: never used"], Lending, "idle_due", nothing),
     "lent: without a limit": Mutation(
         _WORLDS["credit: two lent"], Lending, "_may_lend", _lend_without_limit
     ),

@@ -62,7 +62,7 @@ def _free_instead_of_quarantine(_: Any) -> Any:
     return lambda pool, block, ids: pool.free(block)
 
 
-def _refuse_while_writing(original: Any) -> Any:
+def refuse_while_writing(original: Any) -> Any:
     def cancel(self: Transfers, reader: Any, message: Any, out: Any) -> None:
         lease = reader.leases.transfers.get(message.transfer)
         if lease is not None and lease.state == WRITING:
@@ -154,7 +154,7 @@ def _fence_without_record(original: Any) -> Any:
     return hello
 
 
-def _nothing(_: Any) -> Any:
+def nothing(_: Any) -> Any:
     return lambda *_: None
 
 
@@ -247,7 +247,7 @@ _HALF_READ = ("put a chunk s", "read r", "mail", "read r")
 
 MUTATIONS = {
     "free instead of quarantine": Mutation(_PULL, Pool, "quarantine", _free_instead_of_quarantine),
-    "refuse while writing": Mutation(_PULL, Transfers, "cancel", _refuse_while_writing),
+    "refuse while writing": Mutation(_PULL, Transfers, "cancel", refuse_while_writing),
     "no record of an end": Mutation(_CUT, Leases, "end", _no_record),
     "offer without lease": Mutation(_OFFER, Edges, "_offer", _offer_without_lease),
     "free offers on disconnect": Mutation(
@@ -264,25 +264,25 @@ MUTATIONS = {
     "consumed is told once": Mutation(_CUT, Source, "resume", _consumed_is_told_once),
     "views are not held": Mutation(_OFFER, Fetches, "relics", _views_are_not_held),
     "fence without record": Mutation(_FENCE, Receivers, "hello", _fence_without_record),
-    "lost is ignored": Mutation(Bounds(losses=1), Senders, "lost", _nothing),
-    "cancel is ignored": Mutation(_CUT, Transfers, "cancel", _nothing),
+    "lost is ignored": Mutation(Bounds(losses=1), Senders, "lost", nothing),
+    "cancel is ignored": Mutation(_CUT, Transfers, "cancel", nothing),
     "free on suspicion": Mutation(_CUT, Endpoint, "_disconnected", _free_on_suspicion),
-    "one announcement, two gets": Mutation(Bounds(gets=2), Inbox, "assign", _nothing),
+    "one announcement, two gets": Mutation(Bounds(gets=2), Inbox, "assign", nothing),
     "closing an id is not told": Mutation(_PULL, Arrivals, "_ended", _closing_is_not_owed),
     "done before the write ends": Mutation(_PULL, Transfers, "_start_writes", _done_too_early),
     "every session is ours": Mutation(
         Bounds(cuts=1, dups=1), Senders, "follows", _every_session_is_ours
     ),
-    "waits are not told": Mutation(Bounds(mode="offer", waits=1), Waits, "tell", _nothing),
+    "waits are not told": Mutation(Bounds(mode="offer", waits=1), Waits, "tell", nothing),
     "untaken is forgotten": Mutation(
-        _OFFER._replace(untaken=1), Deliveries, "untaken", _nothing
+        _OFFER._replace(untaken=1), Deliveries, "untaken", nothing
     ),
     "the shelf is for ever": Mutation(
-        _OFFER._replace(untaken=1), Deliveries, "kept_due", _nothing
+        _OFFER._replace(untaken=1), Deliveries, "kept_due", nothing
     ),
     "what was forgotten is not asked for": Mutation(
         Bounds(mode="eager", puts=2, keys="kl", inbox=1, met=True),
-        Source, "ask_if_forgotten", _nothing,
+        Source, "ask_if_forgotten", nothing,
     ),
     "synced takes room in the window": Mutation(
         Bounds(mode="eager", puts=1, limits=(("handshake.feed.WINDOW_RECORDS", 1),)),
@@ -302,7 +302,7 @@ MUTATIONS = {
     "bye ends leases": Mutation(
         _OFFER._replace(closes=1, met=True), Receivers, "bye", _bye_ends_leases
     ),
-    "closing leaves gets": Mutation(_PULL._replace(closes=1), Endings, "close", _nothing),
+    "closing leaves gets": Mutation(_PULL._replace(closes=1), Endings, "close", nothing),
     "any reader is admitted": Mutation(
         _PULL._replace(places="two", gets=2, met=True), Entry, "admits", lambda _: _always
     ),
@@ -317,19 +317,19 @@ MUTATIONS = {
             gets=2, puts=2, keys="kl", receiver_pages=2, met=True,
             limits=(("share.OPEN_LIMIT", 1),),
         ),
-        Gets, "retry_stalled", _nothing,
+        Gets, "retry_stalled", nothing,
     ),
     "a stream goes on with another sender": Mutation(
         Bounds(mode="eager", puts=0, gets=0, chunks=3, sender_crashes=1, met=True, start=_HALF_READ),
         Endings, "of_another", lambda _: lambda *_: False,
     ),
     "queued writes outlive a fence": Mutation(
-        LARGE["pull: late attach"], Transfers, "reconcile", _nothing
+        LARGE["pull: late attach"], Transfers, "reconcile", nothing
     ),
     "a forgotten end is owed to nobody": Mutation(
         LARGE["claim: short log, cut"], Feed, "misses", lambda _: lambda *_: False
     ),
-    "planes describe themselves once": Mutation(_FENCE, Senders, "redescribe", _nothing),
+    "planes describe themselves once": Mutation(_FENCE, Senders, "redescribe", nothing),
     "forget what was consumed at a fence": Mutation(
         _FENCE, Source, "cut_off", lambda _: Source.forget_peer
     ),
