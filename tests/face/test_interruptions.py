@@ -49,6 +49,8 @@ class Interrupter:
     def run(self, call: Callable[[], object]) -> bool:
         """Whether *call* was interrupted; else there are no more points."""
         before = sys.gettrace()
+        # Python 3.12 looks at the moment of settrace whether any frame wants its opcodes told.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._enter)
         try:
             call()
