@@ -36,8 +36,8 @@ from benchmarks.h200_parts.pairs import CannotError, Pair  # noqa: E402
 from benchmarks.h200_parts.report import draw, size_name, summary, table  # noqa: E402
 
 CONTENDERS = (
-    "raw-torch", "raw-mori", "vllm-omni", "mori-xgmi", "mori-xgmi+copy", "device_ipc",
-    "device_ipc+copy",
+    "raw-torch", "raw-mori", "vllm-omni", "mori-xgmi", "mori-xgmi+poll", "mori-xgmi+copy",
+    "device_ipc", "device_ipc+poll", "device_ipc+copy",
 )  # fmt: skip
 DRY = ("raw-torch", "shm")
 BLOCKS = 3

@@ -68,9 +68,9 @@ class Arrivals:
 
     def landed(self, source: Source, message: Landed, out: list[Action]) -> None:
         """A payload is published, which is written into a block that we have lent."""
-        number, key, generation, size, transfer, there = message
+        number, key, generation, size, transfer, there, body = message
         fetches, lending = self._gets.fetches, self._gets.lending
-        announced = Announce(number, key, generation, size, PULL, None, b"")
+        announced = Announce(number, key, generation, size, PULL, None, body)
         fetch = fetches.of_transfer(source.peer, transfer)
         if not self._fits(fetch, message):
             self._misses(source, fetch, message, out)
@@ -93,7 +93,7 @@ class Arrivals:
 
     def _hand_over(self, source: Source, lent: Fetch, message: Landed, out: list[Action]) -> bool:
         """Give what has landed to the get that waits for it: it need not be known at all."""
-        number, key, generation, size, _, _ = message
+        number, key, generation, size, _, _, body = message
         if key in source.inbox.by_key or generation in source.consumed or source.rejected:
             return False
         gets = self._gets
@@ -104,7 +104,9 @@ class Arrivals:
         source.owed += 1
         source.recent.pop(key, None)
         gets.fetches.end(lent)
-        had = fetch._replace(peer=source.peer, generation=generation, size=size, block=lent.block)
+        had = fetch._replace(
+            peer=source.peer, generation=generation, size=size, block=lent.block, body=body
+        )
         gets.deliver(source, had, out)
         gets.fail_replaced(source, key, generation, out)
         gets.lending.used(source)

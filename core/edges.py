@@ -161,9 +161,9 @@ class Edges:
         """Say what there is, with a lease if only this reader can be meant; inline bytes sent."""
         spent = reader.grants.spent.pop(entry.generation, None)
         if spent is not None:
-            said = (entry.number, entry.key, entry.generation, entry.size, *spent)
+            said = (entry.number, entry.key, entry.generation, entry.size, *spent, entry.body)
             reader.send(new(Landed, said), out)
-            return 0
+            return len(entry.body)
         if entry.error:
             how, where, body = ERROR, None, entry.error.encode()
         else:
@@ -176,7 +176,7 @@ class Edges:
         """How this reader gets at the bytes, and the lease that goes with an offer."""
         block, stage, name = entry.block, reader.identity.stage, reader.name
         if block is not None and not reader.maps:
-            return PULL, None, b""
+            return PULL, None, entry.body
         if type(entry.readers) is int and len(self.stages[stage]) > entry.readers:
             names = {fellow.name for fellow in self.stages[stage]}
             if len(names) > entry.readers:  # an offer to one could take it from another
@@ -190,7 +190,7 @@ class Edges:
             reader.leases.offer(entry.generation, block.size if block is not None else 0)
         if block is None:
             return INLINE, None, entry.body
-        return OFFER, RegionRef(block.pool, block.offset, entry.size), b""
+        return OFFER, RegionRef(block.pool, block.offset, entry.size), entry.body
 
     def _may_pin(self, reader: Reader, size: int) -> bool:
         """Whether *reader*, should it fall silent, may keep *size* bytes more of our pool."""

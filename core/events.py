@@ -77,7 +77,8 @@ class Repay(NamedTuple):
 class Publish(NamedTuple):
     """The bytes are readable: make them known to the readers of stage ``to``.
 
-    Exactly one of ``block`` and ``body`` carries them; ``error`` publishes a failure instead.
+    Exactly one of ``block`` and ``body`` carries them, or ``body`` has the first of those in
+    ``block``, for readers that cannot look there; ``error`` publishes a failure instead.
     Answered by :class:`Published` or :class:`Failure`; on failure the block is freed.
     """
 
@@ -277,16 +278,22 @@ class Published(NamedTuple):
 class Delivery(NamedTuple):
     """A payload of ``size`` bytes: in ``body``, in our pool (``block``), or at a peer (``where``).
 
-    ``handle`` (0 for body) must be released once the last view has gone.
+    Of the latter two ``body`` may have the beginning. ``handle`` (0 for body alone) must be
+    released once the last view has gone.
     """
 
     handle: int
     generation: int
     size: int
     peer: Instance
-    body: bytes | None
+    body: bytes
     block: Block | None
     where: RegionRef | None
+
+    @property
+    def inline(self) -> bool:
+        """Whether ``body`` is all of it."""
+        return self.block is None and self.where is None
 
 
 class Failure(NamedTuple):
@@ -343,12 +350,16 @@ class Attach(NamedTuple):
 
 
 class StartWrite(NamedTuple):
-    """Post one write from our pool to the peer's region; answered by WriteEnded."""
+    """Post one write from our pool to the peer's region; answered by WriteEnded.
+
+    ``awaited``: the caller that is told of this has nothing else to do.
+    """
 
     peer: Instance
     transfer: int
     source: RegionRef
     target: RegionRef
+    awaited: bool = False
 
 
 class Probe(NamedTuple):

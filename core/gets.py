@@ -225,7 +225,7 @@ class Gets:
     def pull(self, source: Source, fetch: Fetch, block: Block | None, out: list[Action]) -> None:
         """Ask for the payload under a new id: into *block*, or where it lies (None)."""
         transfer = self.fetches.mint_transfer()
-        fetch = fetch._replace(state=PULLING, transfer=transfer, block=block, where=None, body=b"")
+        fetch = fetch._replace(state=PULLING, transfer=transfer, block=block, where=None)
         self.send_pull(source, self.fetches.set(fetch), out)
 
     def send_pull(self, source: Source, fetch: Fetch, out: list[Action]) -> None:
@@ -251,7 +251,7 @@ class Gets:
                 ticket,
                 Delivery(
                     0 if inline else fetch.number, fetch.generation, fetch.size, fetch.peer,
-                    fetch.body if inline else None, fetch.block, fetch.where,
+                    fetch.body, fetch.block, fetch.where,
                 ),
             )
         )  # fmt: skip

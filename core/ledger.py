@@ -33,6 +33,7 @@ class Entry:
 
     Its ledger changes it in place, and nobody else does.
 
+    ``body`` is all of it, or what lies in ``block`` begins with it.
     ``readers`` is how many identities may read it, or which (by name), or None for any number
     until its life ends. ``holders`` are identities that hold a reader's slot without having been
     counted; ``counted`` those that have consumed it. ``leases`` pins the bytes.

@@ -49,13 +49,15 @@ class Lending:
         self._whole = 0
 
     def noted(self, source: Source, size: int, *, lent: bool, out: list[Action]) -> None:
-        """*source* has published so many bytes, into what is *lent* to it or not."""
+        """*source* has published so many bytes, into what is *lent* to it or not.
+
+        More is lent with the next release or report: a caller that waits is not kept waiting.
+        """
         source.grants.sizes.append(size)
         if lent:
             source.grants.passed = 0
         else:
             self._not_used(source, size, out)
-        self.lend(source, out)
 
     def _not_used(self, source: Source, size: int, out: list[Action]) -> None:
         """Take back what is too small by now, or all if it is large enough and not used."""

@@ -36,8 +36,7 @@ class Loans:
             answer = Failure(Reason.FAILED.value, entry.error, generation=entry.generation)
         elif ledger is not None and entry is not None and _may(entry, command):
             ledger.lease(entry.generation, _name(entry, command))
-            body = entry.body if entry.block is None else None
-            where = (NO_INSTANCE, body, entry.block, None)
+            where = (NO_INSTANCE, entry.body, entry.block, None)
             answer = Delivery(0, entry.generation, entry.size, *where)
         out.append(Complete(command.ticket, answer))
 

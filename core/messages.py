@@ -20,6 +20,9 @@ OPEN_LIMIT = 64
 ENDED_LIMIT = 64
 """Ends of payloads that one message tells; a batch of consumed ones is answered by one."""
 
+HEAD_LIMIT = 4096
+"""Bytes of a payload's beginning that are told of it where it lies elsewhere."""
+
 # How an announced payload is had.
 INLINE = 0  # its bytes came with the announcement: an offer
 OFFER = 1  # mapped where it lies: an offer, a lease already given
@@ -98,7 +101,11 @@ class Synced(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Sender to receiver: log record ``number`` published ``size`` bytes under ``key``."""
+    """Sender to receiver: log record ``number`` published ``size`` bytes under ``key``.
+
+    ``body`` is all of them (INLINE) or why there are none (ERROR), else their beginning or empty:
+    what lies on a device is so known without a look there.
+    """
 
     number: int
     key: str
@@ -157,6 +164,7 @@ class Landed(NamedTuple):
     """Sender to receiver: a record like Announce, of what is written into a lent block.
 
     ``there`` says that all bytes are: the end of that transfer. Else its end is still to come.
+    ``body`` is as for Announce.
     """
 
     number: int
@@ -165,10 +173,11 @@ class Landed(NamedTuple):
     size: int
     transfer: int
     there: bool
+    body: bytes
 
 
 class Offer(NamedTuple):
-    """Sender to receiver: the claimed payload, in place or as bytes."""
+    """Sender to receiver: the claimed payload, in place (``body``: its beginning) or as bytes."""
 
     transfer: int
     generation: int

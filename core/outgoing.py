@@ -109,6 +109,8 @@ class Outgoing:
         room = edges.inline + len(body) <= self._settings.inline_bytes
         if (older is not None or not room) and self._refused(command, out):
             return
+        if not room:
+            body = b""  # of what lies in a block the beginning need not be told
         if ledger is None:
             ledger = edges.ledger_of(to)
         if older is not None:
@@ -158,7 +160,8 @@ class Outgoing:
         if live is not None and not command.replace:
             detail = f"generation {live} of this key is live"
             return Failure(Reason.DUPLICATE.value, detail, generation=live)
-        if edges.inline + len(command.body) > self._settings.inline_bytes:
+        full = edges.inline + len(command.body) > self._settings.inline_bytes
+        if full and command.block is None:
             return Failure(Reason.NO_ROOM.value, f"{edges.inline} inline bytes are published")
         return None
 

@@ -138,7 +138,7 @@ class Transfers:
         self._edges.ledger(reader).lease(entry.generation, reader.name)
         reader.leases.transfers[transfer] = Lease(QUEUED, entry.generation, target)
         self.queue.append((reader.instance, transfer))
-        self._start_writes(out)
+        self._start_writes(out, awaited=transfer)
         return True
 
     # --- time, plane and peers -----------------------------------------------------------
@@ -266,8 +266,11 @@ class Transfers:
             where = RegionRef(entry.block.pool, entry.block.offset, entry.size)
         reader.send(Offer(transfer, generation, where, entry.body), out)
 
-    def _start_writes(self, out: list[Action]) -> None:
-        """Post queued writes while the plane has room for them, oldest first."""
+    def _start_writes(self, out: list[Action], awaited: int = 0) -> None:
+        """Post queued writes while the plane has room for them, oldest first.
+
+        The put that is under way waits for *awaited*, if that is the last one.
+        """
         while self.queue and self.writing < self._settings.max_writes:
             peer, transfer = self.queue.popleft()
             reader = self._edges.readers[peer]
@@ -281,7 +284,8 @@ class Transfers:
             stuck_s = self._settings.policy.stuck_write_s(entry.size)
             self._timers.arm(("stuck", peer, transfer), self.now_s + stuck_s)
             source = RegionRef(entry.block.pool, entry.block.offset, entry.size)
-            out.append(StartWrite(peer, transfer, source, lease.target))
+            waits = transfer == awaited and not self.queue
+            out.append(StartWrite(peer, transfer, source, lease.target, waits))
 
     def _end(
         self, reader: Reader, transfer: int, answer: Done | Refused, out: list[Action]

@@ -57,8 +57,10 @@ class DeviceBytes(Protocol):
         """A uint8 tensor over a part of it, in place."""
         ...
 
-    def lend(self, size: int) -> tuple[Lent, object]:
+    def lend(self, size: int, head: bytes = b"") -> tuple[Lent, object]:
         """The payload of *size* bytes at its beginning for a caller, and a token.
+
+        *head* is what it begins with, if that is known; else it is fetched.
 
         The token ends once the last tensor of the payload has gone **and** all that was queued on
         the streams that may have used it is done.

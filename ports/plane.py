@@ -31,12 +31,16 @@ class Capabilities(NamedTuple):
 
 
 class WriteOrder(NamedTuple):
-    """Copy ``source`` of our region into ``target`` of the peer's; the sizes are equal."""
+    """Copy ``source`` of our region into ``target`` of the peer's; the sizes are equal.
+
+    ``awaited``: whoever posts it has nothing else to do, and may be kept for a millisecond.
+    """
 
     peer: Instance
     transfer: int
     source: RegionRef
     target: RegionRef
+    awaited: bool = False
 
 
 class DataPlane(Protocol):

@@ -58,10 +58,10 @@ class DeviceBytes:
         """A uint8 tensor over a part, in place; it keeps the memory alive."""
         return self._space.tensor(self.address + offset, nbytes, self._keep)
 
-    def lend(self, size: int) -> tuple[LentBytes, object]:
+    def lend(self, size: int, head: bytes = b"") -> tuple[LentBytes, object]:
         """The payload at the beginning, and the token whose end gives it back."""
         token = Token(self._keep)
-        return LentBytes(self._space, self, size, token), token
+        return LentBytes(self._space, self, size, head, token), token
 
     def _range(self, part: slice) -> tuple[int, int]:
         start, stop, step = part.indices(self._size)
@@ -91,11 +91,13 @@ class LentBytes:
 
     on_device = True
 
-    def __init__(self, space: Space, where: DeviceBytes, size: int, token: Token) -> None:
+    def __init__(
+        self, space: Space, where: DeviceBytes, size: int, head: bytes, token: Token
+    ) -> None:
         self._space = space
         self._start = where.address
         self._size = size
-        self.head = memoryview(space.download(where, 0, min(size, HEAD_BYTES)))
+        self.head = memoryview(head or space.download(where, 0, min(size, HEAD_BYTES)))
         self._streams: dict[Any, None] = {space.streams.current(): None}
         space.reaper.start()
         end = finalize(self, _returned, space, self._streams, [token])

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-SPIN_S = 50e-6
+SPIN_S = 300e-6
 """Seconds to ask an event before sleeping for it: to be woken up takes about as long."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,18 +30,20 @@ class Job(NamedTuple):
 class Flight:
     """One call under way; it keeps the connection, for the engine writes to its status."""
 
-    __slots__ = ("jobs", "link", "status")
+    __slots__ = ("begun_s", "jobs", "link", "size", "status")
 
-    def __init__(self, link: Link, jobs: list[Job], status: Status) -> None:
+    def __init__(self, link: Link, jobs: list[Job], status: Status, size: int) -> None:
         self.link = link
         self.jobs = jobs
         self.status = status
+        self.size = size
+        self.begun_s = time.monotonic()
 
 
 def begin(link: Link, jobs: list[Job]) -> tuple[Status, int]:
     """Begin *jobs* in one call; how many bytes they are."""
     if len(jobs) == 1:
-        _, _, source, target = jobs[0].order
+        source, target = jobs[0].order.source, jobs[0].order.target
         pair = source.region, target.region
         return link.write(pair, source.offset, target.offset, source.size), source.size
     sizes = [job.order.source.size for job in jobs]

@@ -6,8 +6,12 @@ own), so a reader knows which leaves to take in place and which to fetch to the 
 
 from __future__ import annotations
 
+from functools import lru_cache
+from struct import error
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
+
+from msgspec.msgpack import Ext, decode
 
 from stagelink.adapters.msgspec import leaves as lv
 from stagelink.adapters.msgspec.foreign import Codecs, ForeignWalk
@@ -17,6 +21,7 @@ from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.msgspec.unpacking import Load
 from stagelink.core import payload
 from stagelink.core.errors import PayloadError
+from stagelink.core.messages import HEAD_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +31,9 @@ if TYPE_CHECKING:
     from stagelink.adapters.msgspec.staged import Staged, Whole
     from stagelink.ports import TypeCodec
     from stagelink.ports.memory import DeviceSpace, Lent
+
+    Parts = list[tuple[int, Any]]
+    """Offsets, and the host bytes or device tensors that are to lie there."""
 
 
 class DeviceSerializer(PayloadSerializer):
@@ -48,15 +56,22 @@ class DeviceSerializer(PayloadSerializer):
 
     def stage(self, value: Any) -> Staged | Whole:  # noqa: ANN401 - any value a user puts
         """Measure *value*; its device tensors may not change until it is written."""
+        alone = tensors_of(value, self._space)
+        framed = None if alone is None else tensors().frame_there(alone)
+        if framed is not None:
+            head, size = framed
+            there: Any = DeviceStaged([(0, head), (len(head), alone)], head, size, self._space)
+            return there  # type: ignore[no-any-return]
         walk = DeviceWalk(False, self._known, self._space)
         try:
             header = encode(walk.pack(value, None, 0))
         except (OverflowError, UnicodeEncodeError):
             walk = DeviceWalk(True, self._known, self._space)
             header = encode(walk.pack(value, None, 0))
-        return DeviceStaged(  # type: ignore[return-value]
-            header, walk.leaves, walk.buffers, self._space
-        )
+        layout, prefix = payload.plan_and_pack(len(header), tuple(walk.buffers))
+        head = prefix + header
+        parts = _parts(head, layout, walk.leaves)
+        return DeviceStaged(parts, head, layout.size, self._space)  # type: ignore[return-value]
 
     def load(self, buffer: Any, size: int, *, writable: bool = True) -> Any:  # noqa: ANN401
         """The value in *buffer*, lent device memory or host bytes.
@@ -74,6 +89,9 @@ class DeviceSerializer(PayloadSerializer):
             load = DeviceLoad(exporter, memoryview(exporter).cast("B"), layout, self._readonly,
                               self._known)  # fmt: skip
         else:
+            value = _whole(buffer, size) if writable else None
+            if value is not None:
+                return value
             head = header_of(buffer, size)
             layout = payload.layout_of(head, size)
             load = DeviceLoad(head, memoryview(head), layout, self._readonly, self._known)
@@ -111,22 +129,20 @@ class DeviceStaged:
     current where it was staged.
     """
 
-    __slots__ = ("_head", "_layout", "_leaves", "_moment", "_space", "_thread", "size")
+    __slots__ = ("_head", "_moment", "_parts", "_space", "_thread", "size")
 
-    def __init__(
-        self,
-        header: bytes,
-        leaves: list[Leaf],
-        buffers: list[tuple[int, int]],
-        space: DeviceSpace,
-    ) -> None:
-        self._leaves = leaves
+    def __init__(self, parts: Parts, head: bytes, size: int, space: DeviceSpace) -> None:
+        self._parts = parts
+        self._head = head
         self._space = space
         self._thread = get_ident()
-        self._moment = space.moment([source for write, source in leaves if write is stay])
-        self._layout, prefix = payload.plan_and_pack(len(header), tuple(buffers))
-        self._head = prefix + header
-        self.size = self._layout.size
+        self._moment = space.moment([what for _, what in parts if hasattr(what, "device")])
+        self.size = size
+
+    @property
+    def head(self) -> bytes:
+        """Prefix, table and header, with which the payload begins; empty if they are long."""
+        return self._head if len(self._head) <= HEAD_LIMIT else b""
 
     def write(self, target: Any) -> None:  # noqa: ANN401 - host or device memory
         """Write all ``size`` bytes into *target*: each tensor is copied once.
@@ -144,34 +160,34 @@ class DeviceStaged:
                 self._write(target)
 
     def _write(self, target: Any) -> None:  # noqa: ANN401 - host or device memory
-        parts = self._parts()
         if not isinstance(target, memoryview):
-            target.fill(parts)
+            target.fill(self._parts)
             return
-        for offset, source in parts:
-            if isinstance(source, bytearray):
-                target[offset : offset + len(source)] = source
-            else:
+        for offset, source in self._parts:
+            if hasattr(source, "device"):
                 tensors().write_down(source, target, offset)
+            else:
+                target[offset : offset + len(source)] = source
 
-    def _parts(self) -> list[tuple[int, Any]]:
-        """Runs of host bytes, and between them the tensors of the device."""
-        parts: list[tuple[int, Any]] = []
-        start, run = 0, bytearray(self._head)
-        for index, (write, source) in enumerate(self._leaves):
-            offset, nbytes = self._layout.offsets[index], self._layout.buffers[index][0]
-            run.extend(bytes(offset - start - len(run)))  # the gap before it
-            if write is not stay:
-                run.extend(bytes(nbytes))
-                if nbytes:
-                    write(source, nbytes, memoryview(run), offset - start)
-                continue
-            if run:
-                parts.append((start, run))
+
+def _parts(head: bytes, layout: payload.Layout, leaves: list[Leaf]) -> Parts:
+    """Runs of host bytes, and between them the tensors of the device."""
+    parts: Parts = []
+    start, run = 0, bytearray(head)
+    for index, (write, source) in enumerate(leaves):
+        offset, nbytes = layout.offsets[index], layout.buffers[index][0]
+        run.extend(bytes(offset - start - len(run)))  # the gap before it
+        if write is not stay:
+            run.extend(bytes(nbytes))
             if nbytes:
-                parts.append((offset, source))
-            start, run = offset + nbytes, bytearray()
-        return [*parts, (start, run)] if run else parts
+                write(source, nbytes, memoryview(run), offset - start)
+            continue
+        if run:
+            parts.append((start, run))
+        if nbytes:
+            parts.append((offset, source))
+        start, run = offset + nbytes, bytearray()
+    return [*parts, (start, run)] if run else parts
 
 
 def stay(source: Any, nbytes: int, target: memoryview, offset: int) -> None:  # noqa: ANN401
@@ -213,6 +229,30 @@ class DeviceLoad(Load):
             if not (self.writable or self.readonly_views):
                 flat = flat.clone()
         return tensors().shaped(flat, nbytes, name, shape)
+
+
+def _whole(lent: Lent, size: int) -> Any:  # noqa: ANN401 - a torch tensor or None
+    """The value of a payload that is one tensor of a device; None: a :class:`DeviceLoad` looks."""
+    found = _plan(bytes(lent.head[: lv.VIEW_ALIGNMENT]), size)
+    if found is None:
+        return None
+    offset, nbytes, name, shape = found
+    return tensors().shaped(lent.tensor(offset, nbytes), nbytes, name, shape)
+
+
+@lru_cache(256)
+def _plan(head: bytes, size: int) -> tuple[int, int, object, tuple[int, ...]] | None:
+    """Where the one tensor lies, its dtype and shape: payloads of its like begin alike."""
+    try:
+        layout = payload.layout_of(head, size)
+        tree = decode(head[layout.header_start : layout.header_stop])
+        alone = layout.header_stop <= len(head) and type(tree) is Ext
+        if not alone or tree.code != lv.DEVICE_TENSOR or len(layout.buffers) != 1:
+            return None
+        index, name, shape = lv.decode_array_fields(tree.data)
+        return layout.offsets[index], layout.buffers[index][0], name, shape
+    except (PayloadError, ValueError, TypeError, IndexError, RecursionError, error):
+        return None
 
 
 def header_of(lent: Lent, size: int) -> bytearray:

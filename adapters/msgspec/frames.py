@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from stagelink.core.errors import Reason
 from stagelink.core.keys import STAGE_LIMIT
-from stagelink.core.messages import ENDED_LIMIT, FIGURES_LIMIT, OPEN_LIMIT
+from stagelink.core.messages import ENDED_LIMIT, FIGURES_LIMIT, HEAD_LIMIT, OPEN_LIMIT
 from stagelink.core.streams import DERIVED_LIMIT
 
 BODY_LIMIT = 8192
@@ -39,6 +39,7 @@ WhoOrNone = Annotated[bytes, Meta(max_length=16)]  # 0 or 16; the codec checks t
 Seconds = Annotated[float, Meta(ge=0.0, le=float_info.max)]  # so neither infinite nor NaN
 How = Literal[0, 1, 2, 3, 4]
 Body = Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+Head = Annotated[bytes, Meta(max_length=HEAD_LIMIT)]
 Numbers = Annotated[tuple[Nat, ...], Meta(max_length=COUNT_LIMIT)]
 
 IdentityFields = tuple[Stage, Nat, Nat]
@@ -199,6 +200,7 @@ class LandedFields(FromSender, array_like=True, gc=False):
     size: Nat
     transfer: Nat
     there: bool
+    body: Head
 
 
 class EndedFields(FromSender, array_like=True, gc=False):

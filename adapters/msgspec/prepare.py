@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Prepared:
-    """Room for one tensor or array: ``size`` bytes, of which :meth:`open` writes the header."""
+    """Room for one tensor or array: ``size`` bytes, of which :meth:`open` writes the ``head``."""
 
-    __slots__ = ("_head", "_make", "_nbytes", "size")
+    __slots__ = ("_make", "_nbytes", "head", "size")
 
     def __init__(
         self, code: int, dtype: object, shape: tuple[int, ...], nbytes: int, traceparent: str
     ) -> None:
-        self._head, self.size = framed(code, dtype, shape, nbytes, traceparent)
+        self.head, self.size = framed(code, dtype, shape, nbytes, traceparent)
         self._nbytes = nbytes
         self._make: Callable[[Any, int], Any] = _maker(code, dtype, shape, nbytes)
 
@@ -42,14 +42,14 @@ class Prepared:
         if view.readonly or len(view) < self.size:
             msg = f"the target has {len(view)} bytes (read-only: {view.readonly})"
             raise ConfigError(msg, remedy=f"give {self.size} writable ones")
-        offset = len(self._head)
-        view[:offset] = self._head
+        offset = len(self.head)
+        view[:offset] = self.head
         return self._make(target, offset)
 
     def open_there(self, target: DeviceBytes) -> Any:  # noqa: ANN401 - a torch tensor
         """As :meth:`open`, in device memory of at least ``size`` bytes."""
-        target.fill([(0, self._head)])
-        return self._make(target.tensor(len(self._head), self._nbytes), 0)
+        target.fill([(0, self.head)])
+        return self._make(target.tensor(len(self.head), self._nbytes), 0)
 
 
 def prepare(

@@ -116,6 +116,17 @@ def pack_there(walk: Walk, tensor: torch.Tensor, path: Path) -> Ext:
     return Ext(DEVICE_TENSOR, encode((index, name, tensor.shape)))
 
 
+def frame_there(tensor: torch.Tensor) -> tuple[bytes, int] | None:
+    """What comes before a device tensor in a payload of its own, and the size of that.
+
+    None where :func:`pack_there` has to look.
+    """
+    if type(tensor) is not torch.Tensor or tensor.layout is not STRIDED or tensor.requires_grad:
+        return None
+    found = _frame(tensor.dtype, tensor.shape, DEVICE_TENSOR)
+    return None if found is None or not found[0] else found[1:]
+
+
 def write_down(tensor: torch.Tensor, target: memoryview, offset: int) -> None:
     """Copy a tensor of a device to host memory, once what is queued before it is done."""
     if tensor.numel():
@@ -155,13 +166,15 @@ def whole(tensor: torch.Tensor) -> Whole | None:
 
 
 @lru_cache(256)
-def _frame(dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[int, bytes, int] | None:
+def _frame(
+    dtype: torch.dtype, shape: tuple[int, ...], code: int = TENSOR
+) -> tuple[int, bytes, int] | None:
     """Bytes of such a tensor, what comes before them in a payload, and the size of that."""
     name = NAMES.get(dtype)
     if name is None or dtype.is_complex or len(shape) > DIMENSION_LIMIT:
         return None  # complex ones may be yet to be conjugated
     nbytes = math.prod(shape) * dtype.itemsize
-    return nbytes, *framed(TENSOR, name, shape, nbytes)
+    return nbytes, *framed(code, name, shape, nbytes)
 
 
 def unpack(load: Load, data: memoryview) -> torch.Tensor:

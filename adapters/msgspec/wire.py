@@ -11,7 +11,7 @@ from stagelink.adapters.msgspec import frames as f
 from stagelink.adapters.msgspec.frames import BODY_LIMIT
 from stagelink.core import messages as m
 from stagelink.core.errors import ProtocolViolationError, Reason
-from stagelink.core.messages import INLINE, OFFER, PULL, Packet, Report
+from stagelink.core.messages import HEAD_LIMIT, INLINE, OFFER, PULL, Packet, Report
 from stagelink.core.values import HostCard, Identity, PlaneCard, RegionRef, new
 
 if TYPE_CHECKING:
@@ -269,7 +269,9 @@ def _announce(data: Fields, far: bytes) -> Packet:
     if how == INLINE and len(body) != size:
         msg = f"{size} bytes announced inline, {len(body)} came"
         raise ValidationError(msg)
-    if (how == OFFER) != (where is not None) or (body and OFFER <= how <= PULL):
+    if (how == OFFER) != (where is not None) or (
+        OFFER <= how <= PULL and len(body) > min(size, HEAD_LIMIT)
+    ):
         msg = f"how {how} with {len(body)} bytes and region {where}"
         raise ValidationError(msg)
     region = None if where is None else new(RegionRef, where)
@@ -279,7 +281,10 @@ def _announce(data: Fields, far: bytes) -> Packet:
 
 def _landed(data: Fields, _: bytes) -> Packet:
     x = LANDED_FIELDS.decode(data)
-    said = (x.number, x.key, x.generation, x.size, x.transfer, x.there)
+    if len(x.body) > x.size:
+        msg = f"{x.size} bytes landed, {len(x.body)} of them are told"
+        raise ValidationError(msg)
+    said = (x.number, x.key, x.generation, x.size, x.transfer, x.there, x.body)
     return _from_sender(x, new(m.Landed, said))
 
 
@@ -295,7 +300,7 @@ def _ended(data: Fields, _: bytes) -> Packet:
 def _offer(data: Fields, far: bytes) -> Packet:
     x = OFFER_FIELDS.decode(data)
     body = _body(x.body, far)
-    if body and x.where is not None:
+    if x.where is not None and len(body) > min(x.where[2], HEAD_LIMIT):
         msg = f"an offer of {len(body)} bytes and of region {x.where}"
         raise ValidationError(msg)
     return _from_sender(x, m.Offer(x.transfer, x.generation, _region(x.where), body))

@@ -44,22 +44,22 @@ class Views:
         """How many deliveries still have views."""
         return len(self._watched)
 
-    def open(self, memory: Any, size: int, handle: int) -> Any:  # noqa: ANN401
+    def open(self, memory: Any, size: int, handle: int, head: bytes = b"") -> Any:  # noqa: ANN401
         """An exporter over *memory* (at least *size* bytes), released by *handle* at its end.
 
         Of device memory it is a :class:`stagelink.ports.memory.Lent`, released once the device is
-        done with it as well.
+        done with it as well; it need not look there if *head* has the beginning.
         """
         if not isinstance(memory, memoryview):
-            return self._open_there(memory, size, handle)
+            return self._open_there(memory, size, handle, head)
         # One ctypes type per length: rounding keeps their number small.
         length = min(len(memory), -(-size // _ROUND) * _ROUND)
         buffer = (ctypes.c_char * length).from_buffer(memory)
         self._watch(buffer, handle)
         return buffer
 
-    def _open_there(self, memory: DeviceBytes, size: int, handle: int) -> Lent:
-        lent, token = memory.lend(size)
+    def _open_there(self, memory: DeviceBytes, size: int, handle: int, head: bytes) -> Lent:
+        lent, token = memory.lend(size, head)
         self._deferred.add(handle)
         self._watch(token, handle)
         return lent

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,13 +33,20 @@ class Terms(NamedTuple):
 
 
 class Stagelink:
-    """Ours, over one backend; ``copied``: the reader copies into a tensor of its own."""
+    """Ours, over one backend.
 
-    def __init__(self, terms: Terms, backend: str, *, copied: bool = False) -> None:
+    ``copied``: the reader copies into a tensor of its own; ``polls``: it does not sleep in a get,
+    but asks again and again.
+    """
+
+    def __init__(
+        self, terms: Terms, backend: str, *, copied: bool = False, polls: bool = False
+    ) -> None:
         self.terms = terms
         self.backend = backend
         self.needs_hint = False
         self._copied = copied
+        self._polls = polls
         self._mine: dict[int, Any] = {}
         if backend.startswith("mori"):
             load_mori()
@@ -67,6 +75,8 @@ class Stagelink:
     def take(self, key: str, hint: Any) -> tuple[Any, Any]:  # noqa: ANN401
         """Wait for it; the tensor, and what to call when done with it."""
         del hint
+        if self._polls:
+            return self._polled(key)
         if not self._copied:
             payload = self._link.get(key, source="thinker", timeout=PATIENCE_S)
             return payload.value, payload.close
@@ -76,6 +86,14 @@ class Stagelink:
         settle(self.terms)
         payload.close()
         return mine, nothing
+
+    def _polled(self, key: str) -> tuple[Any, Any]:
+        until_s = time.monotonic() + PATIENCE_S
+        while (found := self.poll(key)) is None:
+            if time.monotonic() > until_s:
+                msg = f"{key!r} has not come"
+                raise TimeoutError(msg)
+        return found
 
     def poll(self, key: str) -> tuple[Any, Any] | None:
         """Take it if it is here."""
@@ -239,7 +257,8 @@ def make(name: str, terms: Terms) -> Any:  # noqa: ANN401 - one of the above
         return VllmOmni(terms)
     if name == "raw-mori":
         return RawMori(terms)
-    return Stagelink(terms, name.removesuffix("+copy"), copied=name.endswith("+copy"))
+    backend, _, way = name.partition("+")
+    return Stagelink(terms, backend, copied=way == "copy", polls=way == "poll")
 
 
 def load_mori() -> None:

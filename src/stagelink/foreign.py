@@ -118,7 +118,7 @@ class Store:
     def _decoded(self, found: Delivery) -> tuple[Any, RegionRef | None]:
         """The value, and where it lies if it is nothing but a run of bytes in the pool."""
         block, size = found.block, found.size
-        data = memoryview(found.body or b"") if block is None else self.memory(block)
+        data = memoryview(found.body) if block is None else self.memory(block)
         if block is not None and not isinstance(data, memoryview):
             lent, _ = data.lend(size)
             layout = layouts.layout_of(header_of(lent, size), size)

@@ -181,8 +181,7 @@ class Gets:
         if isinstance(result, Failure):
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
-        inline = result.body is not None
-        buffer: Any = bytearray(result.body or b"") if inline else self._view(result, call)
+        buffer: Any = bytearray(result.body) if result.inline else self._view(result, call)
         size, handle = result.size, result.handle
         if self._wrapping.tail or buffer[:_MARK] != BARE:
             buffer, size, handle = self._unwrapped(buffer, result, call, emptied)
@@ -237,7 +236,7 @@ class Gets:
         """A buffer over the delivered bytes, whose end releases them."""
         try:
             view = self._driver.view(result)
-            return self._driver.views.open(view, result.size, result.handle)
+            return self._driver.views.open(view, result.size, result.handle, result.body)
         except BaseException as error:
             self._driver.submit(Release(result.handle))
             self._calls.check_usable()  # closed meanwhile by another thread

@@ -172,6 +172,7 @@ class Draft:
         tensor: a view of the block, of the shape and dtype asked for; its content is undefined.
             Do not use it after the put.
         size: bytes of the encoded payload.
+        head: those with which it begins, where its readers may not be able to look; else empty.
     """
 
     def __init__(self, driver: Driver, block: Block, size: int, buffer: Any, tensor: Any) -> None:  # noqa: ANN401
@@ -180,6 +181,7 @@ class Draft:
         self._buffer: Any = buffer
         self.tensor = tensor
         self.size = size
+        self.head = b""
 
     @property
     def memory(self) -> Any:  # noqa: ANN401 - a memoryview, or device bytes

@@ -184,7 +184,7 @@ class Puts:
 
     def put_draft(self, draft: Draft, call: PutCall) -> Receipt:
         """Publish what lies in the pool already."""
-        size, block = draft.size, draft.take(self._driver)
+        size, head, block = draft.size, draft.head, draft.take(self._driver)
         shared = call.terms.readers != 1
         if shared or self._wrapping.tail or self._on_device:
             try:
@@ -197,7 +197,7 @@ class Puts:
             except BaseException:
                 self._driver.submit(Abandon(block))
                 raise
-        return self.publish(call, size, block)
+        return self.publish(call, size, block, b"" if shared else head)
 
     def goes_inline(self, size: int) -> bool:
         """Whether so many bytes travel in the announcement, which needs no room in the pool."""
@@ -231,7 +231,8 @@ class Puts:
         except BaseException:
             self._driver.submit(Abandon(block))
             raise
-        return self.publish(call, size, block)
+        head = getattr(staged, "head", b"") if self._on_device else b""
+        return self.publish(call, size, block, head)
 
     def alloc(
         self, shape: Sequence[int], dtype: object, timeout: float | None, call: Accounted
@@ -243,10 +244,13 @@ class Puts:
         try:
             buffer = self.memory(block)[: layout.size]
             tensor = layout.open_there(buffer) if self._on_device else layout.open(buffer)
-            return Draft(self._driver, block, size, buffer, tensor)
+            draft = Draft(self._driver, block, size, buffer, tensor)
         except BaseException:
             self._driver.submit(Abandon(block))
             raise
+        if self._on_device:
+            draft.head = layout.head
+        return draft
 
     def prepared(self, shape: Sequence[int], dtype: object) -> Prepared:
         """The layout of a payload of one tensor."""
@@ -258,7 +262,10 @@ class Puts:
         self, call: PutCall, size: int = 0, block: Block | None = None, body: bytes = b"",
         error: str = "",
     ) -> Receipt:  # fmt: skip
-        """Make known *size* bytes in *block* or *body*, or the *error* that there are none for."""
+        """Make known *size* bytes in *block* or *body*, or the *error* that there are none for.
+
+        Of what lies in a block *body* may have the beginning.
+        """
         driver, edge = self._driver, call.edge
         to = edge.to
         command = (0, to, call.name, size, block, body, error, *call.terms)

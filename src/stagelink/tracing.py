@@ -131,6 +131,7 @@ def marked(value: Any) -> Any:  # noqa: ANN401 - any value a user puts
         return traced.Traced(traceparent, value)
     if value.memory is not None:
         traced.fill(value.memory, traceparent)
+        value.head = b""  # it begins otherwise now
     return value
 
 

@@ -86,6 +86,8 @@ def test_what_is_lent_is_as_large_as_nearly_all_that_was_sent(
 
 # --- two endpoints -------------------------------------------------------------------------
 
+REPORT_S = TimeoutPolicy().ack_delay_s
+
 
 def endpoint(stage: str, share: float = 1.0) -> Endpoint:
     """A connector whose pool has ``PAGES``."""
@@ -224,6 +226,8 @@ def test_nothing_is_lent_before_anything_was_sent() -> None:
 def test_a_payload_that_was_pulled_makes_the_receiver_lend_blocks_of_its_size() -> None:
     pair = Pair()
     pair.put("k")
+    pair.spoken()
+    pair.pass_time(REPORT_S)
 
     [grants] = [said for said in pair.spoken() if isinstance(said, Grants)]
     assert len(grants.blocks) == GRANTS_LIMIT
@@ -290,6 +294,7 @@ def test_grants_grow_with_what_is_sent() -> None:
         pair.put(f"k{number}", 2)
         pair.ask(f"k{number}")
         pair.land()
+    pair.pass_time(REPORT_S)
 
     pair.spoken()
     pair.put("k", 2)
@@ -347,6 +352,7 @@ def test_a_sender_that_uses_nothing_of_what_is_lent_is_lent_nothing_for_a_while(
     assert not pair.lent
     pair.pass_time(5.1)
     pair.put("then")
+    pair.pass_time(REPORT_S)
     assert pair.lent
 
 
@@ -446,7 +452,7 @@ def test_a_get_without_room_makes_the_sender_give_back_what_is_lent() -> None:
 def test_a_block_that_nobody_lent_is_a_violation_and_the_payload_is_pulled() -> None:
     pair = met()
     [source] = pair.ends["b"].incoming.sources.values()
-    lie = Landed(99, "k", 99, PAGE, 12345, there=True)
+    lie = Landed(99, "k", 99, PAGE, 12345, True, b"")
     place = source.session
     pair.handle("b", ev.Received(AT, Packet(place.number, place.taken, None, lie)))
 

@@ -55,7 +55,7 @@ def test_a_loan_pins_the_payload_past_its_withdrawal_until_it_is_repaid() -> Non
     loan = lend(machine)
     machine.handle(ev.Withdraw(0, TO, "k"), 1.0)
 
-    assert loan == Delivery(0, generation, 9, NO_INSTANCE, None, loan.block, None)
+    assert loan == Delivery(0, generation, 9, NO_INSTANCE, b"", loan.block, None)
     assert machine.pool.stats().held == PAGE
     machine.handle(Repay(TO, generation, ABROAD, taken=False), 2.0)
     assert machine.pool.stats().free == machine.pool.stats().capacity

@@ -189,7 +189,7 @@ def test_a_put_of_another_thread_waits_for_the_callers_stream(reader_of_ours: An
         late += 5
         ticket = tx.put_async("k", late, to="b")
     ticket.result(20)
-    payload = rx.get("k", timeout=20)
+    payload = rx.get("k", source="a", timeout=20)
     assert int((payload.value != 5).sum()) == 0
     payload.close()
 

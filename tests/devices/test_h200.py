@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,8 @@ def test_help_has_examples_and_a_misspelt_contender_is_refused() -> None:
 
 def test_a_contender_that_cannot_stand_tells_its_last_words() -> None:
     terms = {"device": "cpu", "other": "cpu", "index": 0, "most": 4096, "dry": True, "omni": ""}
-    env = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    env = {"PYTHONPATH": path}
     with pytest.raises(CannotError, match="unknown backend 'no-such'"):
         Pair("no-such", [terms, terms], env).ready()
     with pytest.raises(CannotError, match=r"has died: .*No module named"):

@@ -145,6 +145,8 @@ class Answers:
         size = len(body) if block is None else PAGE
         told = self.world.told(place)
         replace = bounds.replace and not stream
+        if block is not None:
+            body = str(content).encode()  # it begins with that
         order = ev.Publish(
             ticket, told, key, size, block, body, error, bounds.readers, 1.0, replace
         )
@@ -204,7 +206,7 @@ class Answers:
         seen = self._seen(place, got, content)
         if seen != content:
             raise Violation(f"3 {got} holds content {seen}, published was {content}")
-        if got.body is None and got.size != PAGE:
+        if not got.inline and got.size != PAGE:
             raise Violation(f"3 {got} has not the whole length")
         mark = (self.instance(place), got.peer, got.generation)
         if mark in self.delivered:
@@ -229,8 +231,10 @@ class Answers:
 
     def _seen(self, place: str, got: ev.Delivery, content: int) -> int:
         """What a caller finds where the delivery points to."""
-        if got.body is not None:
+        if got.inline:
             return int(got.body)
+        if got.body and int(got.body) != content:
+            raise Violation(f"3 {got} begins otherwise than what was published, {content}")
         if got.block is not None:
             return self.page(place, got.block.offset)
         assert got.where is not None

@@ -51,7 +51,7 @@ FIELDS: dict[type, tuple[str, ...]] = {
         ms.Refused: "t . .",
         ms.Cancel: "t",
         ms.Granted: "t .",
-        ms.Landed: "n K g . t .",
+        ms.Landed: "n K g . t . B",
         ms.Ack: "*g",
         ms.Bye: "*g",
         ms.Synced: "n",

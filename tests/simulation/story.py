@@ -135,6 +135,7 @@ class Story:
         replace = not plain and chance.random() < 0.3
         body = b"" if block is not None or error else data
         if block is not None:
+            body = data[: chance.choice((0, 1, 100))]  # some say how it begins
             node.memory[block.offset : block.offset + size] = data
         to = SENDERS[node.name]
         self._world.call(

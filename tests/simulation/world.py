@@ -317,13 +317,15 @@ class World:
         if isinstance(payload.readers, int) and len(payload.takers) > payload.readers:
             if not self.disturbed:
                 raise Violation(f"{name} is for {payload.readers}, had by {payload.takers}")
-        if got.body is not None:
+        if got.inline:
             if got.body != payload.data:
                 raise Violation(f"{node.name} was given other bytes than {name} has")
             return
         self._view(node, got, payload.data)
 
     def _view(self, node: Node, got: Delivery, data: bytes) -> None:
+        if not data.startswith(got.body):
+            raise Violation(f"{node.name} was told another beginning than {got} has")
         if got.block is not None:
             view = View(node.instance, node.memory, got.block.offset, data)
         else:
