@@ -11,10 +11,13 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.h200_parts.contenders import RawMori, Terms, make, settle
 from benchmarks.h200_parts.patterns import objection, pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LONGEST = 1 << 20
 PAUSE_S = 200e-6
@@ -76,7 +79,7 @@ class Producer:
         """Many hand-offs, one after the other."""
         source = pattern(size, self.terms.device)
         if isinstance(self.it, RawMori):
-            return {"put_us": [self._timed(lambda: self.it.write(size)) for _ in range(rounds)]}
+            return {"put_us": [paced(lambda: self.it.write(size)) for _ in range(rounds)]}
         if alloc and not hasattr(self.it, "put_filled"):
             return {"could_not": "it has no public way to fill a block of its pool"}
         began = cpu_s()
@@ -139,12 +142,6 @@ class Producer:
         """The same at both ends."""
         self._count += 1
         return f"k{self._count}"
-
-    @staticmethod
-    def _timed(call: Any) -> float:  # noqa: ANN401 - a function
-        start_ns = time.perf_counter_ns()
-        call()
-        return (time.perf_counter_ns() - start_ns) / 1e3
 
 
 class Consumer:
@@ -252,13 +249,21 @@ class Copier:
         return {"wrong": objection(self._target[:size], size, size % 97)}
 
     def handoff(self, size: int, rounds: int, alloc: bool) -> dict[str, Any]:
-        """Copies one after the other, each waited for."""
+        """Copies one after the other, each waited for, with pauses as between hand-offs."""
         del alloc
-        return {"put_us": [Producer._timed(lambda: self._copy(size)) for _ in range(rounds)]}  # noqa: SLF001
+        return {"put_us": [paced(lambda: self._copy(size)) for _ in range(rounds)]}
 
     def _copy(self, size: int) -> None:
         self._target[:size].copy_(self._source[:size], non_blocking=True)
         settle(self.terms)
+
+
+def paced(call: Callable[[], object]) -> float:
+    """Microseconds of *call*, after the pause that is before every hand-off, too."""
+    time.sleep(PAUSE_S)
+    start_ns = time.perf_counter_ns()
+    call()
+    return (time.perf_counter_ns() - start_ns) / 1e3
 
 
 def idle(seconds: float) -> dict[str, Any]:
