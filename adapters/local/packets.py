@@ -26,31 +26,10 @@ _RECEIVE = int(socket.MSG_DONTWAIT) | int(socket.MSG_TRUNC)
 _FULL = frozenset((EAGAIN, ENOBUFS, ENOMEM))
 
 
-class _Part(ctypes.Structure):
-    """Struct iovec."""
-
-    _fields_ = (("base", ctypes.c_char_p), ("size", ctypes.c_size_t))
-
-
-class _Header(ctypes.Structure):
-    """Struct msghdr."""
-
-    _fields_ = (
-        ("name", ctypes.c_void_p),
-        ("name_size", ctypes.c_uint32),
-        ("parts", ctypes.POINTER(_Part)),
-        ("count", ctypes.c_size_t),
-        ("control", ctypes.c_void_p),
-        ("control_size", ctypes.c_size_t),
-        ("flags", ctypes.c_int),
-    )
-
-
+# Called with plain numbers and bytes: types that ctypes checks for would take longer than the
+# system call, wherever this code is in no cache. All of them fit a C int.
 _libc = ctypes.PyDLL(None, use_errno=True)
-_sendmsg, _recv = _libc.sendmsg, _libc.recv
-_sendmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
-_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_sendmsg.restype = _recv.restype = ctypes.c_ssize_t
+_send, _recv = _libc.send, _libc.recv
 
 
 class Malformed(Exception):  # noqa: N818 - never seen outside
@@ -62,12 +41,11 @@ class Packets:
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self._parts = (_Part * (MAX_FRAMES + 1))()
-        self._header = _Header(parts=self._parts)
-        self._header_at = ctypes.addressof(self._header)
         self._buffer = bytearray(longest)
         self._view = memoryview(self._buffer)
-        self._buffer_at = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
+        self._buffer_at = ctypes.c_void_p(
+            ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
+        )
 
     def send(self, descriptor: int, frames: Sequence[bytes]) -> bool:
         """Send one message, copied; False when there is no room now.
@@ -75,17 +53,12 @@ class Packets:
         Raises:
             OSError: the connection has ended, or the message is too long for it.
         """
-        parts, count = self._parts, len(frames)
-        lengths = _ONE if count == 1 else _LENGTHS[count].pack(count, *map(len, frames[:-1]))
-        part = parts[0]
-        part.base, part.size = lengths, len(lengths)
-        place = 0
-        for place, frame in enumerate(frames, 1):
-            part = parts[place]
-            part.base = frame if type(frame) is bytes else bytes(frame)
-            part.size = len(frame)
-        self._header.count = place + 1
-        while _sendmsg(descriptor, self._header_at, _SEND) < 0:
+        if len(frames) == 1:
+            packet = _ONE + frames[0]
+        else:
+            count = len(frames)
+            packet = b"".join((_LENGTHS[count].pack(count, *map(len, frames[:-1])), *frames))
+        while _send(descriptor, packet, len(packet), _SEND) < 0:
             number = ctypes.get_errno()
             if number in _FULL:
                 return False
