@@ -15,7 +15,7 @@ from errno import EAGAIN, EINTR, ENOBUFS, ENOMEM
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MAX_FRAMES = 4
 
@@ -23,13 +23,14 @@ _LENGTHS = tuple(struct.Struct(f"<B{max(0, count - 1)}I") for count in range(MAX
 _ONE = _LENGTHS[1].pack(1)
 _SEND = int(socket.MSG_DONTWAIT) | int(socket.MSG_NOSIGNAL)
 _RECEIVE = int(socket.MSG_DONTWAIT) | int(socket.MSG_TRUNC)
-_FULL = frozenset((EAGAIN, ENOBUFS, ENOMEM))
+_NOT_NOW = frozenset((EAGAIN, ENOBUFS, ENOMEM))
 
 
-# Called with plain numbers and bytes: types that ctypes checks for would take longer than the
-# system call, wherever this code is in no cache. All of them fit a C int.
-_libc = ctypes.PyDLL(None, use_errno=True)
-_send, _recv = _libc.send, _libc.recv
+# Called with plain numbers and bytes, and first without a look at errno: types that ctypes checks
+# for, and the errno that it keeps for us, take longer than the system call wherever this code is in
+# no cache. All of the numbers fit a C int.
+_bare, _libc = ctypes.PyDLL(None), ctypes.PyDLL(None, use_errno=True)
+_send, _recv = _bare.send, _bare.recv
 
 
 class Malformed(Exception):  # noqa: N818 - never seen outside
@@ -58,13 +59,10 @@ class Packets:
         else:
             count = len(frames)
             packet = b"".join((_LENGTHS[count].pack(count, *map(len, frames[:-1])), *frames))
-        while _send(descriptor, packet, len(packet), _SEND) < 0:
-            number = ctypes.get_errno()
-            if number in _FULL:
-                return False
-            if number != EINTR:
-                raise OSError(number, os.strerror(number))
-        return True
+        return (
+            _send(descriptor, packet, len(packet), _SEND) >= 0
+            or _again(_libc.send, descriptor, packet, len(packet), _SEND) is not None
+        )
 
     def receive(self, descriptor: int) -> list[bytes] | None:
         """The frames of the next message; None when there is none now, [] after the last one.
@@ -73,12 +71,11 @@ class Packets:
             OSError: the connection broke; there may be more to read.
             Malformed: what came is no message of ours.
         """
-        while (size := _recv(descriptor, self._buffer_at, self.longest, _RECEIVE)) < 0:
-            number = ctypes.get_errno()
-            if number == EAGAIN:
+        size = _recv(descriptor, self._buffer_at, self.longest, _RECEIVE)
+        if size < 0:
+            size = _again(_libc.recv, descriptor, self._buffer_at, self.longest, _RECEIVE)
+            if size is None:
                 return None
-            if number != EINTR:
-                raise OSError(number, os.strerror(number))
         if size == 0:
             return []
         if self._buffer[0] == 1 and size <= self.longest:
@@ -97,3 +94,20 @@ class Packets:
         if at > size:
             raise Malformed
         return [*frames, bytes(self._view[at:size])]
+
+
+def _again(
+    call: Callable[..., int], descriptor: int, data: bytes | ctypes.c_void_p, size: int, flags: int
+) -> int | None:
+    """What a call that has failed once returns now, and if it fails again why; None: not now.
+
+    Raises:
+        OSError: it failed for good.
+    """
+    while (done := call(descriptor, data, size, flags)) < 0:
+        number = ctypes.get_errno()
+        if number in _NOT_NOW:
+            return None
+        if number != EINTR:
+            raise OSError(number, os.strerror(number))
+    return done

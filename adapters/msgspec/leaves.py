@@ -37,6 +37,9 @@ decode_array_fields = Decoder(tuple[Length, Any, Shape]).decode
 Writer = Callable[[Any, int, memoryview, int], None]
 """``write(source, nbytes, target, offset)`` fills ``target[offset : offset + nbytes]``."""
 
+Reader = Callable[[Any, int], bytes]
+"""``read(source, nbytes)`` is a copy of these bytes."""
+
 Leaf = tuple[Writer, Any]
 """A writer and its source: bytes that go to a buffer of their own."""
 

@@ -11,7 +11,8 @@ from stagelink.core import payload
 from stagelink.core.errors import PayloadError
 
 if TYPE_CHECKING:
-    from stagelink.adapters.msgspec.leaves import Leaf, Writer
+    from stagelink import ports
+    from stagelink.adapters.msgspec.leaves import Leaf, Reader, Writer
 
 
 class Staged:
@@ -45,13 +46,29 @@ class Staged:
             end = offset + nbytes
 
 
+def packed(staged: ports.Staged) -> bytes:
+    """The whole payload of *staged*, in bytes of its own."""
+    body = bytearray(staged.size)
+    staged.write(memoryview(body))
+    return bytes(body)
+
+
 class Whole:
     """A value that is one leaf, measured: *nbytes* behind *head*, in *size* bytes of payload."""
 
-    __slots__ = ("_head", "_nbytes", "_source", "_write", "size")
+    __slots__ = ("_head", "_nbytes", "_read", "_source", "_write", "size")
 
-    def __init__(self, write: Writer, source: Any, nbytes: int, head: bytes, size: int) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        write: Writer,
+        read: Reader,
+        source: Any,
+        nbytes: int,
+        head: bytes,
+        size: int,  # noqa: ANN401
+    ) -> None:
         self._write = write
+        self._read = read
         self._source = source
         self._nbytes = nbytes
         self._head = head
@@ -69,6 +86,10 @@ class Whole:
         target[:start] = self._head
         if self._nbytes:
             self._write(self._source, self._nbytes, target, start)
+
+    def packed(self) -> bytes:
+        """The whole payload, in bytes of its own; for what is small."""
+        return self._head + self._read(self._source, self._nbytes)
 
 
 def framed(

@@ -43,6 +43,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 STRIDED = torch.strided
 AnyBytes = ctypes.c_ubyte * BIG_COPY
+bytes_at: Callable[[int, int], bytes] = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t
+)(("PyBytes_FromStringAndSize", ctypes.pythonapi))
 
 
 def write(tensor: torch.Tensor, nbytes: int, target: memoryview, offset: int) -> None:
@@ -58,6 +61,11 @@ def write(tensor: torch.Tensor, nbytes: int, target: memoryview, offset: int) ->
         return
     source = memoryview(AnyBytes.from_address(tensor.data_ptr())).cast("B")
     target[offset : offset + nbytes] = source[:nbytes]
+
+
+def read(tensor: torch.Tensor, nbytes: int) -> bytes:
+    """A copy of the bytes of such a tensor; by one call, for what is small."""
+    return bytes_at(tensor.data_ptr(), nbytes) if nbytes else b""
 
 
 def write_anyhow(tensor: torch.Tensor, _nbytes: int, target: memoryview, offset: int) -> None:
@@ -151,7 +159,7 @@ def whole(tensor: torch.Tensor) -> Whole | None:
     ):
         return None
     frame = _frame(tensor.dtype, tensor.shape)
-    return None if frame is None else Whole(write, tensor, *frame)
+    return None if frame is None else Whole(write, read, tensor, *frame)
 
 
 @lru_cache(256)

@@ -70,12 +70,17 @@ class Parts(NamedTuple):
 
 
 class Driver:
-    """Performs the endpoint's orders and feeds it facts, from any number of threads."""
+    """Performs the endpoint's orders and feeds it facts, from any number of threads.
+
+    ``usable``: it is neither ``closed``, nor ``torn`` by an interruption, nor ``forked``: a copy
+    in a child process.
+    """
 
     def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
         self.parts = parts
         self.clock = clock
         self.forked = self.closed = self.torn = False
+        self.usable = True
         self.turns = 0
         self.tickets = Tickets()
         self.counters = Counters()
@@ -234,7 +239,7 @@ class Driver:
     def close(self, patience_s: float) -> None:
         """End every wait and transfer, then everything else; bounded by *patience_s* + 1 s."""
         with self.state:
-            first, self.closed = not self.closed, True
+            first, self.closed, self.usable = not self.closed, True, False
         if first and not self.forked:
             shut(self, patience_s)
             _DRIVERS.discard(self)
@@ -411,7 +416,7 @@ class Driver:
 
     def _tear(self) -> None:
         """We were interrupted where the core cannot be: let nobody wait for it any more."""
-        self.torn = True
+        self.torn, self.usable = True, False
         self._endpoint = Torn(self.parts.endpoint)
         for ticket in self.tickets.all():
             self.tickets.resolve(ticket.number, FAILURE)
@@ -460,7 +465,7 @@ def _forked() -> None:
     So are the threads that held its locks, and nobody would ever let go of those here.
     """
     for driver in list(_DRIVERS):
-        driver.forked = True
+        driver.forked, driver.usable = True, False
         driver.make_locks()
 
 
