@@ -61,7 +61,7 @@ class Entry:
             return False
         if readers is None or reader in holders:
             return True
-        if type(readers) is tuple:
+        if isinstance(readers, tuple):
             return reader in readers
         return len(holders) + len(counted) < readers
 

@@ -119,19 +119,26 @@ class Outgoing:
         edges.inline += len(body)
         number = ledger.head + 1
         self.transfers.now_s = now_s
-        told = edges.stages.get(to, ())
-        for reader in told:
-            if reader.grants.spent:  # what is being written waits no longer to be told
-                edges.announce(reader, out, number)
+        self._flush(to, number, out)
         entry = Entry(generation, number, key, size, block, body, error, readers, ttl_s=ttl_s)
         ledger.publish(entry)
         self._timers.arm(("ttl", to, generation), now_s + ttl_s)
         out.append(new(Complete, (ticket, new(Published, (generation,)))))
-        for reader in told:
+        self._tell(to, entry, out)
+
+    def _flush(self, to: str, last: int, out: list[Action]) -> None:
+        """Entry *last* is about to follow: what is being written waits no longer to be told."""
+        for reader in self._edges.stages.get(to, ()):
+            if reader.grants.spent:
+                self._edges.announce(reader, out, last)
+
+    def _tell(self, to: str, entry: Entry, out: list[Action]) -> None:
+        """Announce the newest entry; or write it first, where a reader has lent a block for it."""
+        edges, number = self._edges, entry.number
+        for reader in edges.stages.get(to, ()):
             if not reader.feed.is_next(number):
                 edges.announce(reader, out)
             elif not (reader.grants.free and self.transfers.spend(reader, entry, out)):
-                # It is not written first, into a block that this reader has lent for it.
                 reader.feed.sent(number, edges.announce_entry(reader, entry, out))
 
     def _refused(self, command: Publish, out: list[Action]) -> bool:

@@ -40,6 +40,9 @@ Writer = Callable[[Any, int, memoryview, int], None]
 Reader = Callable[[Any, int], bytes]
 """``read(source, nbytes)`` is a copy of these bytes."""
 
+Copy = tuple[Writer, Reader]
+"""Both ways to copy a leaf: large ones where they are to lie, small ones into bytes."""
+
 Leaf = tuple[Writer, Any]
 """A writer and its source: bytes that go to a buffer of their own."""
 

@@ -12,7 +12,7 @@ from stagelink.core.errors import PayloadError
 
 if TYPE_CHECKING:
     from stagelink import ports
-    from stagelink.adapters.msgspec.leaves import Leaf, Reader, Writer
+    from stagelink.adapters.msgspec.leaves import Copy, Leaf
 
 
 class Staged:
@@ -58,17 +58,8 @@ class Whole:
 
     __slots__ = ("_head", "_nbytes", "_read", "_source", "_write", "size")
 
-    def __init__(
-        self,
-        write: Writer,
-        read: Reader,
-        source: Any,
-        nbytes: int,
-        head: bytes,
-        size: int,  # noqa: ANN401
-    ) -> None:
-        self._write = write
-        self._read = read
+    def __init__(self, copy: Copy, source: Any, nbytes: int, head: bytes, size: int) -> None:  # noqa: ANN401
+        self._write, self._read = copy
         self._source = source
         self._nbytes = nbytes
         self._head = head

@@ -68,6 +68,9 @@ def read(tensor: torch.Tensor, nbytes: int) -> bytes:
     return bytes_at(tensor.data_ptr(), nbytes) if nbytes else b""
 
 
+COPY = (write, read)
+
+
 def write_anyhow(tensor: torch.Tensor, _nbytes: int, target: memoryview, offset: int) -> None:
     """Let torch write a CPU tensor of any strides, in C order, without the interpreter lock."""
     source = tensor.resolve_conj().resolve_neg()
@@ -159,7 +162,7 @@ def whole(tensor: torch.Tensor) -> Whole | None:
     ):
         return None
     frame = _frame(tensor.dtype, tensor.shape)
-    return None if frame is None else Whole(write, read, tensor, *frame)
+    return None if frame is None else Whole(COPY, tensor, *frame)
 
 
 @lru_cache(256)

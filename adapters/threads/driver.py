@@ -80,8 +80,7 @@ class Driver:
         self.parts = parts
         self.clock = clock
         self.forked = self.closed = self.torn = False
-        self.usable = True
-        self.turns = 0
+        self.turns, self.usable = 0, True
         self.tickets = Tickets()
         self.counters = Counters()
         self.log = parts.log
