@@ -27,8 +27,8 @@ _NOT_NOW = frozenset((EAGAIN, ENOBUFS, ENOMEM))
 
 
 # Called with plain numbers and bytes, and first without a look at errno: the types that ctypes
-# checks for, and the errno that it keeps, take longer than the system call where this code is in no
-# cache. All of the numbers fit a C int.
+# checks for, and the errno that it keeps, take longer than the system call where all of that is in
+# no cache. The numbers fit a C int.
 _bare, _libc = ctypes.PyDLL(None), ctypes.PyDLL(None, use_errno=True)
 _send, _recv = _bare.send, _bare.recv
 

@@ -138,7 +138,7 @@ class Fetches:
         """The get is over."""
         old = self._numbers.pop(fetch.number)
         self._unindex(old)
-        if self._reaches(old):
+        if old.state in _REACHING and self._reaches(old):
             self._reach(old, -1)
 
     def get(self, number: int) -> Fetch | None:
@@ -226,16 +226,17 @@ class Fetches:
             self.lent_bytes += fetch.block.size
 
     def _unindex(self, fetch: Fetch) -> None:
-        peer = fetch.peer
         if fetch.ticket:
             self._tickets.pop(fetch.ticket, None)
-        if fetch.state == WAITING:
+        if fetch.state == WAITING:  # and so for nothing in particular yet
             group = (fetch.address, fetch.key)
             waiting = self._waiting[group]
             del waiting[fetch.number]
             if not waiting:
                 del self._waiting[group]
-        elif fetch.state != DRAINING and self.active.get((peer, fetch.generation)) == fetch.number:
+            return
+        peer = fetch.peer
+        if fetch.state != DRAINING and self.active.get((peer, fetch.generation)) == fetch.number:
             del self.active[peer, fetch.generation]
         if fetch.transfer:
             _discard(self._open, peer, fetch.transfer)
