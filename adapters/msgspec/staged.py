@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import c_ubyte
 from typing import TYPE_CHECKING, Any
 
 from msgspec.msgpack import Ext
@@ -12,7 +13,7 @@ from stagelink.core.errors import PayloadError
 
 if TYPE_CHECKING:
     from stagelink import ports
-    from stagelink.adapters.msgspec.leaves import Copy, Leaf
+    from stagelink.adapters.msgspec.leaves import Leaf
 
 
 class Staged:
@@ -53,17 +54,32 @@ def packed(staged: ports.Staged) -> bytes:
     return bytes(body)
 
 
+class Form:
+    """What all payloads have in common that are one leaf of so many bytes behind that *head*.
+
+    Attributes:
+        size: bytes of the payload.
+        head: what comes before the leaf.
+        nbytes: those of the leaf.
+        at: the leaf's bytes as they lie at an address, under the interpreter lock.
+    """
+
+    __slots__ = ("at", "head", "nbytes", "size")
+
+    def __init__(self, nbytes: int, head: bytes, size: int) -> None:
+        self.nbytes, self.head, self.size = nbytes, head, size
+        self.at = (c_ubyte * nbytes).from_address
+
+
 class Whole:
-    """A value that is one leaf, measured: *nbytes* behind *head*, in *size* bytes of payload."""
+    """A value that is one leaf, measured; its *source* says by ``data_ptr()`` where that lies."""
 
-    __slots__ = ("_head", "_nbytes", "_read", "_source", "_write", "size")
+    __slots__ = ("_form", "_source", "size")
 
-    def __init__(self, copy: Copy, source: Any, nbytes: int, head: bytes, size: int) -> None:  # noqa: ANN401
-        self._write, self._read = copy
+    def __init__(self, source: Any, form: Form) -> None:  # noqa: ANN401
         self._source = source
-        self._nbytes = nbytes
-        self._head = head
-        self.size = size
+        self._form = form
+        self.size = form.size
 
     def write(self, target: memoryview) -> None:
         """Write all ``size`` bytes into *target*; the leaf is copied once.
@@ -73,14 +89,16 @@ class Whole:
         """
         if len(target) != self.size:
             raise _misfit(self.size, target)
-        start = len(self._head)
-        target[:start] = self._head
-        if self._nbytes:
-            self._write(self._source, self._nbytes, target, start)
+        form = self._form
+        start = len(form.head)
+        target[:start] = form.head
+        if form.nbytes:
+            lv.write_from(self._source.data_ptr(), form.nbytes, target, start)
 
     def packed(self) -> bytes:
         """The whole payload, in bytes of its own; for what is small."""
-        return self._head + self._read(self._source, self._nbytes)
+        form = self._form
+        return form.head + form.at(self._source.data_ptr()) if form.nbytes else form.head
 
 
 def framed(
