@@ -87,10 +87,10 @@ class Gets:
         self, source: Source, known: Known | Announce, ticket: int, out: list[Action]
     ) -> None:
         """Deliver inline bytes that nobody works on: all of the get in one step."""
-        generation, size = known.generation, known.size
-        said = (0, generation, size, source.peer, known.body, None, None)
+        key, generation, size, body = known.key, known.generation, known.size, known.body
+        said = (0, generation, size, source.peer, body, None, None)
         out.append(new(Complete, (ticket, new(Delivery, said))))
-        source.consume(known.key, generation, size)
+        source.consume(key, generation, size)
 
     def answer(
         self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from stagelink.adapters.local.address import accept, connect, listen
 from stagelink.adapters.local.packets import Malformed, Packets
+from stagelink.core.values import new
 from stagelink.ports.channel import LinkDown, LinkUp, Mail
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class LocalChannel:
         if frames:
             lane.heard = True
             self._latest = lane
-            self._ready.append(Mail(lane.link, frames))
+            self._ready.append(new(Mail, (lane.link, frames)))
         elif frames is not None:
             self._down(lane, "the peer disconnected")
 

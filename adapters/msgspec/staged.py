@@ -12,6 +12,9 @@ from stagelink.core import payload
 from stagelink.core.errors import PayloadError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from ctypes import Array
+
     from stagelink import ports
     from stagelink.adapters.msgspec.leaves import Leaf
 
@@ -61,14 +64,21 @@ class Form:
         size: bytes of the payload.
         head: what comes before the leaf.
         nbytes: those of the leaf.
-        at: the leaf's bytes as they lie at an address, under the interpreter lock.
+        at: the leaf's bytes as they lie at an address, once it was wanted twice.
     """
 
-    __slots__ = ("at", "head", "nbytes", "size")
+    __slots__ = ("_used", "at", "head", "nbytes", "size")
 
     def __init__(self, nbytes: int, head: bytes, size: int) -> None:
         self.nbytes, self.head, self.size = nbytes, head, size
-        self.at = (c_ubyte * nbytes).from_address
+        self.at: Callable[[int], Array[c_ubyte]] | None = None
+        self._used = False
+
+    def use(self) -> None:
+        """Once more: a type of ctypes takes long to make, so only for what comes again."""
+        if self._used:
+            self.at = (c_ubyte * self.nbytes).from_address
+        self._used = True
 
 
 class Whole:
@@ -98,7 +108,10 @@ class Whole:
     def packed(self) -> bytes:
         """The whole payload, in bytes of its own; for what is small."""
         form = self._form
-        return form.head + form.at(self._source.data_ptr()) if form.nbytes else form.head
+        if form.at is None:
+            form.use()
+            return packed(self)
+        return form.head + form.at(self._source.data_ptr())
 
 
 def framed(

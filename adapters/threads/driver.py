@@ -398,14 +398,16 @@ class Driver:
         try:
             for action in self._endpoint.handle(event, self.clock()):
                 kind = type(action)
-                if kind is Send or kind is Dial or kind is HangUp:
+                if kind is Complete:
+                    number, answer = action  # type: ignore[misc]
+                    if number:
+                        self._answer(number, answer)  # type: ignore[arg-type]
+                    else:
+                        result = answer  # type: ignore[assignment]
+                elif kind is Send or kind is Dial or kind is HangUp:
                     self._outbox.append(action)  # type: ignore[arg-type]
-                elif kind is not Complete:
-                    self._todo.append(action)
-                elif action.ticket:  # type: ignore[union-attr]
-                    self._answer(action)  # type: ignore[arg-type]
                 else:
-                    result = action.result  # type: ignore[union-attr]
+                    self._todo.append(action)
         except Exception:
             raise  # of the core's own, which checks before it changes
         except BaseException:
@@ -422,10 +424,10 @@ class Driver:
         self.log.error("connector_torn", cause=TORN, remedy="close it, and open another")
         self._kick()
 
-    def _answer(self, action: Complete) -> None:
-        ticket = self.tickets.resolve(action.ticket, action.result)
+    def _answer(self, number: int, result: Result) -> None:
+        ticket = self.tickets.resolve(number, result)
         if ticket is None:
-            self._give_back(action.result)
+            self._give_back(result)
         elif ticket is self._polled_for:
             self.wakeup.kick()
 
