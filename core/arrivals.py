@@ -51,16 +51,17 @@ class Arrivals:
         if known is not None and known.generation >= generation:
             return
         gets = self._gets
-        at_work = gets.fetches.active.get((source.peer, generation), 0)
+        fetches = gets.fetches
+        at_work = fetches.active.get((source.peer, generation), 0)
         if (where is not None and where.size != size) or not (number and generation) or (
             at_work and not self._is_of(at_work, key)
         ):  # fmt: skip
             self._forged(source, message, out)
             return
         if how == INLINE and not (known or at_work or source.rejected):
-            fetch = gets.fetches.first_waiting(source.address, key, generation)
+            fetch = fetches.first_waiting(source.address, key, generation)
             if fetch is not None and fetch.want_size in {0, size}:  # it need not be known at all
-                gets.take(source, fetch, message, out)
+                gets.answer(source, fetch, message, out)
                 return
         self._keep(source, message, at_work, out)
         if how == PULL:

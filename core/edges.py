@@ -159,35 +159,38 @@ class Edges:
 
     def announce_entry(self, reader: Reader, entry: Entry, out: list[Action]) -> int:
         """Say what there is, with a lease if only this reader can be meant; inline bytes sent."""
-        spent = reader.grants.spent.pop(entry.generation, None)
-        if spent is not None:
-            said = (entry.number, entry.key, entry.generation, entry.size, *spent, entry.body)
-            reader.send(new(Landed, said), out)
+        said = (entry.number, entry.key, entry.generation, entry.size)
+        spent = reader.grants.spent
+        if spent and entry.generation in spent:
+            landed = new(Landed, (*said, *spent.pop(entry.generation), entry.body))
+            reader.send(landed, out)
             return len(entry.body)
         if entry.error:
             how, where, body = ERROR, None, entry.error.encode()
         else:
             how, where, body = self._offer(reader, entry)
-        told = (entry.number, entry.key, entry.generation, entry.size, how, where, body)
-        reader.send(new(Announce, told), out)
+        reader.send(new(Announce, (*said, how, where, body)), out)
         return len(body)
 
     def _offer(self, reader: Reader, entry: Entry) -> tuple[int, RegionRef | None, bytes]:
         """How this reader gets at the bytes, and the lease that goes with an offer."""
-        block, stage, name = entry.block, reader.identity.stage, reader.name
+        block, stage, name, readers = (
+            entry.block, reader.identity.stage, reader.name, entry.readers,
+        )  # fmt: skip
         if block is not None and not reader.maps:
             return PULL, None, entry.body
-        if type(entry.readers) is int and len(self.stages[stage]) > entry.readers:
+        if type(readers) is int and len(self.stages[stage]) > readers:
             names = {fellow.name for fellow in self.stages[stage]}
-            if len(names) > entry.readers:  # an offer to one could take it from another
+            if len(names) > readers:  # an offer to one could take it from another
                 return CLAIM, None, b""
         if not entry.admits(name):
             return CLAIM, None, b""
-        if entry.generation not in reader.leases.offers:
+        generation, leases = entry.generation, reader.leases
+        if generation not in leases.offers:
             if block is not None and not self._may_pin(reader, block.size):
                 return CLAIM, None, b""
-            self.ledgers[stage].lease(entry.generation, name)
-            reader.leases.offer(entry.generation, block.size if block is not None else 0)
+            self.ledgers[stage].lease(generation, name)
+            leases.offer(generation, block.size if block is not None else 0)
         if block is None:
             return INLINE, None, entry.body
         return OFFER, RegionRef(block.pool, block.offset, entry.size), entry.body

@@ -87,11 +87,18 @@ class Gets:
         self, source: Source, known: Known | Announce, ticket: int, out: list[Action]
     ) -> None:
         """Deliver inline bytes that nobody works on: all of the get in one step."""
-        generation, size = known.generation, known.size
-        said = (0, generation, size, source.peer, known.body, None, None)
+        key, generation, size, body = known.key, known.generation, known.size, known.body
+        said = (0, generation, size, source.peer, body, None, None)
         out.append(new(Complete, (ticket, new(Delivery, said))))
-        source.consume(known.key, generation, size)
-        self.touch(source, out)
+        source.consume(key, generation, size)
+
+    def answer(
+        self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
+    ) -> None:
+        """Deliver inline bytes that nobody works on to a get that has waited for them."""
+        self._timers.disarm(("fetch", fetch.number))
+        self.fetches.end(fetch)
+        self.hand_out(source, known, fetch.ticket, out)
 
     def advance(self, source: Source, key: str, out: list[Action]) -> None:
         """Give the newest announcement of *key* to the oldest get that waits for it.
@@ -135,9 +142,8 @@ class Gets:
             self.fail(fetch, Reason.MISMATCH.value, detail, out)
             return
         if known.how == INLINE:
-            self._timers.disarm(("fetch", fetch.number))
-            self.fetches.end(fetch)
-            self.hand_out(source, known, fetch.ticket, out)
+            self.answer(source, fetch, known, out)
+            self.touch(source, out)
             return
         self._begin(source, fetch, known, out)
 

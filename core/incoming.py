@@ -124,6 +124,7 @@ class Incoming:
             ours = newest and command.instance in {NO_INSTANCE, source.peer}
             if known.how == INLINE and ours and not known.fetch:
                 gets.hand_out(source, known, ticket, out)
+                gets.touch(source, out)
                 return
             if self.deliveries.adopt(source, command, out):
                 return
@@ -163,6 +164,7 @@ class Incoming:
             source.ask_if_forgotten(key, gets.fetches, out)
         elif known.how == INLINE and not known.fetch:
             gets.hand_out(source, known, ticket, out)
+            gets.touch(source, out)
             return
         elif not known.fetch:
             fetch = gets.fetches.start(ticket, source.address, key, 0)

@@ -57,13 +57,14 @@ class Entry:
 
     def admits(self, reader: str) -> bool:
         """Whether *reader* may take it: not yet counted, and a slot is free or its own."""
-        if reader in self.counted:
+        readers, holders, counted = self.readers, self.holders, self.counted
+        if reader in counted:
             return False
-        if self.readers is None or reader in self.holders:
+        if readers is None or reader in holders:
             return True
-        if isinstance(self.readers, tuple):
-            return reader in self.readers
-        return len(self.holders) + len(self.counted) < self.readers
+        if isinstance(readers, tuple):
+            return reader in readers
+        return len(holders) + len(counted) < readers
 
     def freeze(self) -> FrozenEntry:
         """The state as a tuple."""
@@ -127,8 +128,9 @@ class Ledger:
         """One more lease of *reader* pins the entry and holds a reader's slot."""
         entry = self.entries[generation]
         entry.leases += 1
-        if reader not in entry.holders:
-            entry.holders = (*entry.holders, reader)
+        holders = entry.holders
+        if reader not in holders:
+            entry.holders = (*holders, reader) if holders else (reader,)
         return entry
 
     def unlease(self, generation: int) -> Entry | None:

@@ -126,8 +126,7 @@ class Outgoing:
         ledger.publish(entry)
         self._timers.arm(("ttl", to, generation), now_s + ttl_s)
         out.append(new(Complete, (ticket, new(Published, (generation,)))))
-        for reader in edges.stages.get(to, ()):
-            self._tell(reader, entry, out)
+        self._tell(to, entry, out)
 
     def _flush(self, to: str, last: int, out: list[Action]) -> None:
         """Entry *last* is about to follow: what is being written waits no longer to be told."""
@@ -135,13 +134,14 @@ class Outgoing:
             if reader.grants.spent:
                 self._edges.announce(reader, out, last)
 
-    def _tell(self, reader: Reader, entry: Entry, out: list[Action]) -> None:
-        """Announce the newest entry; or write it first, where *reader* has lent a block for it."""
-        feed, edges, number = reader.feed, self._edges, entry.number
-        if feed.cursor + 1 != number or feed.sync_at >= 0 or not feed.open:
-            edges.announce(reader, out)
-        elif not (reader.grants.free and self.transfers.spend(reader, entry, out)):
-            feed.sent(number, edges.announce_entry(reader, entry, out))
+    def _tell(self, to: str, entry: Entry, out: list[Action]) -> None:
+        """Announce the newest entry; or write it first, where a reader has lent a block for it."""
+        edges, number = self._edges, entry.number
+        for reader in edges.stages.get(to, ()):
+            if not reader.feed.is_next(number):
+                edges.announce(reader, out)
+            elif not (reader.grants.free and self.transfers.spend(reader, entry, out)):
+                reader.feed.sent(number, edges.announce_entry(reader, entry, out))
 
     def _refused(self, command: Publish, out: list[Action]) -> bool:
         refusal = self.refuses(command)

@@ -65,8 +65,8 @@ class Senders:
 
     def follows(self, source: Source, session: int) -> bool:
         """Whether *session* is the conversation that we have with *source*."""
-        state = source.session.state
-        return session == source.session.number and state in {GREETING, ATTACHING, OPEN}
+        state, number, _, _ = source.session
+        return session == number and state in {GREETING, ATTACHING, OPEN}
 
     def greet(self, source: Source, now_s: float, out: list[Action]) -> None:
         """Begin a new conversation over the link that is up."""

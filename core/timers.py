@@ -28,15 +28,16 @@ class Timers:
 
     def arm(self, key: TimerKey, when_s: float) -> None:
         """Let *key* be due at *when_s*, whatever was set before."""
-        before = self._when.get(key)
-        self._when[key] = when_s
-        heappush(self._heap, (when_s, key))
+        when, heap = self._when, self._heap
+        before = when.get(key)
+        when[key] = when_s
+        heappush(heap, (when_s, key))
         if when_s <= self.next_s:
             self.next_s = when_s
         elif before == self.next_s:
             self._look()
-        if len(self._heap) > 64 + 4 * len(self._when):
-            self._heap = sorted((when, name) for name, when in self._when.items())
+        if len(heap) > 64 + 4 * len(when):
+            self._heap = sorted((due, name) for name, due in when.items())
 
     def arm_once(self, key: TimerKey, when_s: float) -> None:
         """Arm *key* unless it is armed already."""

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from stagelink.adapters.local.address import accept, connect, listen
 from stagelink.adapters.local.packets import Malformed, Packets
+from stagelink.core.values import new
 from stagelink.ports.channel import LinkDown, LinkUp, Mail
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class LocalChannel:
         self._serial = 0
         self._ready: deque[Arrival] = deque()
         self._unread = False
+        self._likely: Lane | None = None
+        self._latest: Lane | None = None
         self._lanes: dict[Link, Lane] = {}
         self._barred: set[Link] = set()
         self._by_descriptor: dict[int, Lane] = {}
@@ -209,7 +212,17 @@ class LocalChannel:
     # --- inside ------------------------------------------------------------------------------
 
     def _look(self) -> bool:
-        """Take one arrival of each connection that has any; False when none has."""
+        """Take one arrival of each connection that has any; False when none has.
+
+        After a look that found nothing, the connection that was heard last is tried first: mostly
+        it is the one that woke us, and then the kernel need not be asked which.
+        """
+        likely = self._likely
+        if likely is not None:
+            self._likely = None
+            self._take(likely, 0)
+            if self._ready:
+                return True
         events = self._poll(0, MAX_EVENTS)
         for descriptor, what in events:
             lane = self._by_descriptor.get(descriptor)
@@ -219,6 +232,8 @@ class LocalChannel:
                 self._unread = True
             else:
                 self._accept()
+        if not events:
+            self._likely = self._latest
         return bool(events)
 
     def _take(self, lane: Lane, what: int) -> None:
@@ -238,7 +253,8 @@ class LocalChannel:
             return
         if frames:
             lane.heard = True
-            self._ready.append(Mail(lane.link, frames))
+            self._latest = lane
+            self._ready.append(new(Mail, (lane.link, frames)))
         elif frames is not None:
             self._down(lane, "the peer disconnected")
 
@@ -304,6 +320,8 @@ class LocalChannel:
 
     def _end(self, lane: Lane) -> None:
         self._epoll.unregister(lane.descriptor)
+        if lane is self._latest:
+            self._latest = self._likely = None
         del self._lanes[lane.link], self._by_descriptor[lane.descriptor]
         lane.socket.close()
 

@@ -15,7 +15,7 @@ from errno import EAGAIN, EINTR, ENOBUFS, ENOMEM
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MAX_FRAMES = 4
 
@@ -23,34 +23,14 @@ _LENGTHS = tuple(struct.Struct(f"<B{max(0, count - 1)}I") for count in range(MAX
 _ONE = _LENGTHS[1].pack(1)
 _SEND = int(socket.MSG_DONTWAIT) | int(socket.MSG_NOSIGNAL)
 _RECEIVE = int(socket.MSG_DONTWAIT) | int(socket.MSG_TRUNC)
-_FULL = frozenset((EAGAIN, ENOBUFS, ENOMEM))
+_NOT_NOW = frozenset((EAGAIN, ENOBUFS, ENOMEM))
 
 
-class _Part(ctypes.Structure):
-    """Struct iovec."""
-
-    _fields_ = (("base", ctypes.c_char_p), ("size", ctypes.c_size_t))
-
-
-class _Header(ctypes.Structure):
-    """Struct msghdr."""
-
-    _fields_ = (
-        ("name", ctypes.c_void_p),
-        ("name_size", ctypes.c_uint32),
-        ("parts", ctypes.POINTER(_Part)),
-        ("count", ctypes.c_size_t),
-        ("control", ctypes.c_void_p),
-        ("control_size", ctypes.c_size_t),
-        ("flags", ctypes.c_int),
-    )
-
-
-_libc = ctypes.PyDLL(None, use_errno=True)
-_sendmsg, _recv = _libc.sendmsg, _libc.recv
-_sendmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
-_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_sendmsg.restype = _recv.restype = ctypes.c_ssize_t
+# Called with plain numbers and bytes, and first without a look at errno: the types that ctypes
+# checks for, and the errno that it keeps, take longer than the system call where all of that is in
+# no cache. The numbers fit a C int.
+_bare, _libc = ctypes.PyDLL(None), ctypes.PyDLL(None, use_errno=True)
+_send, _recv = _bare.send, _bare.recv
 
 
 class Malformed(Exception):  # noqa: N818 - never seen outside
@@ -62,12 +42,11 @@ class Packets:
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
-        self._parts = (_Part * (MAX_FRAMES + 1))()
-        self._header = _Header(parts=self._parts)
-        self._header_at = ctypes.addressof(self._header)
         self._buffer = bytearray(longest)
         self._view = memoryview(self._buffer)
-        self._buffer_at = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
+        self._buffer_at = ctypes.c_void_p(
+            ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
+        )
 
     def send(self, descriptor: int, frames: Sequence[bytes]) -> bool:
         """Send one message, copied; False when there is no room now.
@@ -75,23 +54,15 @@ class Packets:
         Raises:
             OSError: the connection has ended, or the message is too long for it.
         """
-        parts, count = self._parts, len(frames)
-        lengths = _ONE if count == 1 else _LENGTHS[count].pack(count, *map(len, frames[:-1]))
-        part = parts[0]
-        part.base, part.size = lengths, len(lengths)
-        place = 0
-        for place, frame in enumerate(frames, 1):
-            part = parts[place]
-            part.base = frame if type(frame) is bytes else bytes(frame)
-            part.size = len(frame)
-        self._header.count = place + 1
-        while _sendmsg(descriptor, self._header_at, _SEND) < 0:
-            number = ctypes.get_errno()
-            if number in _FULL:
-                return False
-            if number != EINTR:
-                raise OSError(number, os.strerror(number))
-        return True
+        if len(frames) == 1:
+            packet = _ONE + frames[0]
+        else:
+            count = len(frames)
+            packet = b"".join((_LENGTHS[count].pack(count, *map(len, frames[:-1])), *frames))
+        return (
+            _send(descriptor, packet, len(packet), _SEND) >= 0
+            or _again(_libc.send, descriptor, packet, len(packet), _SEND) is not None
+        )
 
     def receive(self, descriptor: int) -> list[bytes] | None:
         """The frames of the next message; None when there is none now, [] after the last one.
@@ -100,12 +71,11 @@ class Packets:
             OSError: the connection broke; there may be more to read.
             Malformed: what came is no message of ours.
         """
-        while (size := _recv(descriptor, self._buffer_at, self.longest, _RECEIVE)) < 0:
-            number = ctypes.get_errno()
-            if number == EAGAIN:
+        size = _recv(descriptor, self._buffer_at, self.longest, _RECEIVE)
+        if size < 0:
+            size = _again(_libc.recv, descriptor, self._buffer_at, self.longest, _RECEIVE)
+            if size is None:
                 return None
-            if number != EINTR:
-                raise OSError(number, os.strerror(number))
         if size == 0:
             return []
         if self._buffer[0] == 1 and size <= self.longest:
@@ -124,3 +94,20 @@ class Packets:
         if at > size:
             raise Malformed
         return [*frames, bytes(self._view[at:size])]
+
+
+def _again(
+    call: Callable[..., int], descriptor: int, data: bytes | ctypes.c_void_p, size: int, flags: int
+) -> int | None:
+    """What a call that has failed once returns now, and if it fails again why; None: not now.
+
+    Raises:
+        OSError: it failed for good.
+    """
+    while (done := call(descriptor, data, size, flags)) < 0:
+        number = ctypes.get_errno()
+        if number in _NOT_NOW:
+            return None
+        if number != EINTR:
+            raise OSError(number, os.strerror(number))
+    return done

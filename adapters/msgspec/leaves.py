@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import addressof, c_char, memmove
+from ctypes import addressof, c_char, c_ubyte, memmove
 from math import prod
 from struct import Struct
 from typing import Annotated, Any
@@ -27,6 +27,7 @@ COPY_ALIGNMENT = 8
 BIG_COPY = 1 << 20
 """Bytes from which on a copy is worth leaving the interpreter lock for."""
 
+AnyBytes = c_ubyte * BIG_COPY
 encode = Encoder().encode
 Length = Annotated[int, Meta(ge=0)]
 Shape = Annotated[tuple[Length, ...], Meta(max_length=DIMENSION_LIMIT)]
@@ -47,6 +48,20 @@ def write_bytes(source: bytes | memoryview, nbytes: int, target: memoryview, off
         memmove(addressof(c_char.from_buffer(target, offset)), source, nbytes)  # leaves the lock
     else:
         target[offset : offset + nbytes] = source
+
+
+def write_from(address: int, nbytes: int, target: memoryview, offset: int) -> None:
+    """Copy what lies at *address*.
+
+    A memoryview copies little in half the time of memmove, under the interpreter lock. Much is
+    copied without it, by one thread: the threads of torch.copy_ wait for one another on cores that
+    compute, which took 1 MiB from 40 µs to 10 ms.
+    """
+    if nbytes >= BIG_COPY:
+        memmove(addressof(c_char.from_buffer(target, offset)), address, nbytes)
+    else:
+        source = memoryview(AnyBytes.from_address(address)).cast("B")
+        target[offset : offset + nbytes] = source[:nbytes]
 
 
 def count_items(shape: tuple[int, ...], item_bytes: int, nbytes: int) -> int:

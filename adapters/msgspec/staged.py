@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import c_ubyte
 from typing import TYPE_CHECKING, Any
 
 from msgspec.msgpack import Ext
@@ -11,7 +12,11 @@ from stagelink.core import payload
 from stagelink.core.errors import PayloadError
 
 if TYPE_CHECKING:
-    from stagelink.adapters.msgspec.leaves import Leaf, Writer
+    from collections.abc import Callable
+    from ctypes import Array
+
+    from stagelink import ports
+    from stagelink.adapters.msgspec.leaves import Leaf
 
 
 class Staged:
@@ -45,17 +50,46 @@ class Staged:
             end = offset + nbytes
 
 
+def packed(staged: ports.Staged) -> bytes:
+    """The whole payload of *staged*, in bytes of its own."""
+    body = bytearray(staged.size)
+    staged.write(memoryview(body))
+    return bytes(body)
+
+
+class Form:
+    """What all payloads have in common that are one leaf of so many bytes behind that *head*.
+
+    Attributes:
+        size: bytes of the payload.
+        head: what comes before the leaf.
+        nbytes: those of the leaf.
+        at: the leaf's bytes as they lie at an address, once it was wanted twice.
+    """
+
+    __slots__ = ("_used", "at", "head", "nbytes", "size")
+
+    def __init__(self, nbytes: int, head: bytes, size: int) -> None:
+        self.nbytes, self.head, self.size = nbytes, head, size
+        self.at: Callable[[int], Array[c_ubyte]] | None = None
+        self._used = False
+
+    def use(self) -> None:
+        """Once more: a type of ctypes takes long to make, so only for what comes again."""
+        if self._used:
+            self.at = (c_ubyte * self.nbytes).from_address
+        self._used = True
+
+
 class Whole:
-    """A value that is one leaf, measured: *nbytes* behind *head*, in *size* bytes of payload."""
+    """A value that is one leaf, measured; its *source* says by ``data_ptr()`` where that lies."""
 
-    __slots__ = ("_head", "_nbytes", "_source", "_write", "size")
+    __slots__ = ("_form", "_source", "size")
 
-    def __init__(self, write: Writer, source: Any, nbytes: int, head: bytes, size: int) -> None:  # noqa: ANN401
-        self._write = write
+    def __init__(self, source: Any, form: Form) -> None:  # noqa: ANN401
         self._source = source
-        self._nbytes = nbytes
-        self._head = head
-        self.size = size
+        self._form = form
+        self.size = form.size
 
     def write(self, target: memoryview) -> None:
         """Write all ``size`` bytes into *target*; the leaf is copied once.
@@ -65,10 +99,19 @@ class Whole:
         """
         if len(target) != self.size:
             raise _misfit(self.size, target)
-        start = len(self._head)
-        target[:start] = self._head
-        if self._nbytes:
-            self._write(self._source, self._nbytes, target, start)
+        form = self._form
+        start = len(form.head)
+        target[:start] = form.head
+        if form.nbytes:
+            lv.write_from(self._source.data_ptr(), form.nbytes, target, start)
+
+    def packed(self) -> bytes:
+        """The whole payload, in bytes of its own; for what is small."""
+        form = self._form
+        if form.at is None:
+            form.use()
+            return packed(self)
+        return form.head + form.at(self._source.data_ptr())
 
 
 def framed(

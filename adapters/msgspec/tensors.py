@@ -11,7 +11,6 @@ import torch
 from msgspec.msgpack import Ext
 
 from stagelink.adapters.msgspec.leaves import (
-    BIG_COPY,
     DEVICE_TENSOR,
     DIMENSION_LIMIT,
     TENSOR,
@@ -19,10 +18,11 @@ from stagelink.adapters.msgspec.leaves import (
     count_items,
     decode_array_fields,
     encode,
+    write_from,
 )
 from stagelink.adapters.msgspec.packing import WHOLE
 from stagelink.adapters.msgspec.paths import Path, at
-from stagelink.adapters.msgspec.staged import Whole, framed
+from stagelink.adapters.msgspec.staged import Form, Whole, framed
 from stagelink.core.errors import ConfigError, PayloadError
 
 if TYPE_CHECKING:
@@ -42,22 +42,11 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # floats need not keep every NaN.
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 STRIDED = torch.strided
-AnyBytes = ctypes.c_ubyte * BIG_COPY
 
 
 def write(tensor: torch.Tensor, nbytes: int, target: memoryview, offset: int) -> None:
-    """Copy a CPU tensor whose bytes lie as they are to be written.
-
-    A memoryview copies little in half the time of memmove, under the interpreter lock. Much is
-    copied without it, by one thread: the threads of torch.copy_ wait for one another on cores that
-    compute, which took 1 MiB from 40 µs to 10 ms.
-    """
-    if nbytes >= BIG_COPY:
-        place = ctypes.addressof(ctypes.c_char.from_buffer(target, offset))
-        ctypes.memmove(place, tensor.data_ptr(), nbytes)
-        return
-    source = memoryview(AnyBytes.from_address(tensor.data_ptr())).cast("B")
-    target[offset : offset + nbytes] = source[:nbytes]
+    """Copy a CPU tensor whose bytes lie as they are to be written."""
+    write_from(tensor.data_ptr(), nbytes, target, offset)
 
 
 def write_anyhow(tensor: torch.Tensor, _nbytes: int, target: memoryview, offset: int) -> None:
@@ -123,8 +112,8 @@ def frame_there(tensor: torch.Tensor) -> tuple[bytes, int] | None:
     """
     if type(tensor) is not torch.Tensor or tensor.layout is not STRIDED or tensor.requires_grad:
         return None
-    found = _frame(tensor.dtype, tensor.shape, DEVICE_TENSOR)
-    return None if found is None or not found[0] else found[1:]
+    form = _form(tensor.dtype, tensor.shape, DEVICE_TENSOR)
+    return None if form is None or not form.nbytes else (form.head, form.size)
 
 
 def write_down(tensor: torch.Tensor, target: memoryview, offset: int) -> None:
@@ -161,20 +150,18 @@ def whole(tensor: torch.Tensor) -> Whole | None:
         or tensor.is_neg()
     ):
         return None
-    frame = _frame(tensor.dtype, tensor.shape)
-    return None if frame is None else Whole(write, tensor, *frame)
+    form = _form(tensor.dtype, tensor.shape)
+    return None if form is None else Whole(tensor, form)
 
 
 @lru_cache(256)
-def _frame(
-    dtype: torch.dtype, shape: tuple[int, ...], code: int = TENSOR
-) -> tuple[int, bytes, int] | None:
-    """Bytes of such a tensor, what comes before them in a payload, and the size of that."""
+def _form(dtype: torch.dtype, shape: tuple[int, ...], code: int = TENSOR) -> Form | None:
+    """What payloads of such a tensor have in common."""
     name = NAMES.get(dtype)
     if name is None or dtype.is_complex or len(shape) > DIMENSION_LIMIT:
         return None  # complex ones may be yet to be conjugated
     nbytes = math.prod(shape) * dtype.itemsize
-    return nbytes, *framed(code, name, shape, nbytes)
+    return Form(nbytes, *framed(code, name, shape, nbytes))
 
 
 def unpack(load: Load, data: memoryview) -> torch.Tensor:

@@ -68,18 +68,18 @@ class WireCodec:
 
         Details longer than the format allows are cut.
         """
-        if not isinstance(message, Packet):
-            alone = CLEANERS.get(type(message), tuple)(message)
-            return [HEADERS[type(message)] + encode_fields(tuple(alone))]
-        session, sequence, report, inner = message
-        kind = type(inner)
-        inside: Any = inner
-        if kind in WITH_BODY and len(inside.body) > BODY_LIMIT:
+        inside: Any = message
+        if type(message) is not Packet:
+            head, _, clean = FORMS[type(message)]
+            return [head + encode_fields(tuple(clean(inside) if clean else inside))]
+        session, sequence, report, inside = message
+        head, has_body, clean = FORMS[type(inside)]
+        if has_body and len(inside[-1]) > BODY_LIMIT:
             near = encode_fields((session, sequence, report, *inside[:-1], b""))
-            return [HEADERS[kind] + near, inside.body]
-        if kind in CLEANERS:
-            inside = CLEANERS[kind](inside)
-        return [HEADERS[kind] + encode_fields((session, sequence, report, *inside))]
+            return [head + near, inside[-1]]
+        if clean is not None:
+            inside = clean(inside)
+        return [head + encode_fields((session, sequence, report, *inside))]
 
     def decode(self, frames: Sequence[bytes]) -> m.Message | m.Aside:
         """The message of *frames*, every field checked for type and range.
@@ -88,16 +88,18 @@ class WireCodec:
             VersionMismatchError: its major version is not ours; ``answer`` is what to send back.
             ProtocolViolationError: the frames are no message of this version.
         """
-        if not 1 <= len(frames) <= MOST_FRAMES:
-            msg = f"a message has 1 or {MOST_FRAMES} frames, not {len(frames)}"
+        count = len(frames)
+        if not 1 <= count <= MOST_FRAMES:
+            msg = f"a message has 1 or {MOST_FRAMES} frames, not {count}"
             raise _violation(msg)
         first = frames[0]
         name, most, unpack = SHAPES.get(first[:HEADER_BYTES]) or _other_version(first)
-        if len(frames) > most:
-            msg = f"{name} has at most {most} frames, not {len(frames)}"
+        if count > most:
+            msg = f"{name} has at most {most} frames, not {count}"
             raise _violation(msg)
         try:
-            return unpack(memoryview(first)[HEADER_BYTES:], frames[1] if len(frames) > 1 else b"")
+            # A copy of the fields takes less than a view: there are few of them, and it is cold.
+            return unpack(first[HEADER_BYTES:], frames[1] if count > 1 else b"")
         except (ValueError, RecursionError, MemoryError) as error:
             msg = f"malformed {name}: {error}"
             raise _violation(msg) from error
@@ -263,9 +265,10 @@ def _body(near: bytes, far: bytes) -> bytes:
 
 
 def _announce(data: Fields, far: bytes) -> Packet:
-    x = ANNOUNCE_FIELDS.decode(data)
-    how, size, where = x.how, x.size, x.where
-    body = _body(x.body, far) if far else x.body
+    x = decode_announce(data)
+    how, size, where, body = x.how, x.size, x.where, x.body
+    if far:
+        body = _body(body, far)
     if how == INLINE and len(body) != size:
         msg = f"{size} bytes announced inline, {len(body)} came"
         raise ValidationError(msg)
@@ -332,7 +335,7 @@ GRANTS_FIELDS = Decoder(f.GrantsFields)
 BYE_FIELDS = Decoder(f.ByeFields)
 WELCOME_FIELDS = Decoder(f.WelcomeFields)
 SYNCED_FIELDS = Decoder(f.SyncedFields)
-ANNOUNCE_FIELDS = Decoder(f.AnnounceFields)
+decode_announce = Decoder(f.AnnounceFields).decode
 LANDED_FIELDS = Decoder(f.LandedFields)
 ENDED_FIELDS = Decoder(f.EndedFields)
 OFFER_FIELDS = Decoder(f.OfferFields)
@@ -345,6 +348,7 @@ WITH_BODY = frozenset({m.Announce, m.Offer})
 CLEANERS: dict[type[tuple[object, ...]], Callable[[Any], tuple[object, ...]]] = {
     m.Declined: _clean, m.Refused: _clean, m.Ended: _clean_ended,
 }  # fmt: skip
+FORMS = {kind: (head, kind in WITH_BODY, CLEANERS.get(kind)) for kind, head in HEADERS.items()}
 UNPACKERS: dict[type[tuple[object, ...]], Callable[[Fields, bytes], m.Message | m.Aside]] = {
     m.Hello: _hello, m.Declined: _declined, m.Lost: _lost, m.Subscribe: _subscribe,
     m.Query: _query, m.Pull: _pull, m.Cancel: _cancel, m.Ack: _ack, m.Grants: _grants,

@@ -70,13 +70,17 @@ class Parts(NamedTuple):
 
 
 class Driver:
-    """Performs the endpoint's orders and feeds it facts, from any number of threads."""
+    """Performs the endpoint's orders and feeds it facts, from any number of threads.
+
+    ``usable``: it is neither ``closed``, nor ``torn`` by an interruption, nor ``forked``: a copy
+    in a child process.
+    """
 
     def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
         self.parts = parts
         self.clock = clock
         self.forked = self.closed = self.torn = False
-        self.turns = 0
+        self.turns, self.usable = 0, True
         self.tickets = Tickets()
         self.counters = Counters()
         self.log = parts.log
@@ -234,7 +238,7 @@ class Driver:
     def close(self, patience_s: float) -> None:
         """End every wait and transfer, then everything else; bounded by *patience_s* + 1 s."""
         with self.state:
-            first, self.closed = not self.closed, True
+            first, self.closed, self.usable = not self.closed, True, False
         if first and not self.forked:
             shut(self, patience_s)
             _DRIVERS.discard(self)
@@ -394,14 +398,16 @@ class Driver:
         try:
             for action in self._endpoint.handle(event, self.clock()):
                 kind = type(action)
-                if kind is Send or kind is Dial or kind is HangUp:
+                if kind is Complete:
+                    number, answer = action  # type: ignore[misc]
+                    if number:
+                        self._answer(number, answer)  # type: ignore[arg-type]
+                    else:
+                        result = answer  # type: ignore[assignment]
+                elif kind is Send or kind is Dial or kind is HangUp:
                     self._outbox.append(action)  # type: ignore[arg-type]
-                elif kind is not Complete:
-                    self._todo.append(action)
-                elif action.ticket:  # type: ignore[union-attr]
-                    self._answer(action)  # type: ignore[arg-type]
                 else:
-                    result = action.result  # type: ignore[union-attr]
+                    self._todo.append(action)
         except Exception:
             raise  # of the core's own, which checks before it changes
         except BaseException:
@@ -411,17 +417,17 @@ class Driver:
 
     def _tear(self) -> None:
         """We were interrupted where the core cannot be: let nobody wait for it any more."""
-        self.torn = True
+        self.torn, self.usable = True, False
         self._endpoint = Torn(self.parts.endpoint)
         for ticket in self.tickets.all():
             self.tickets.resolve(ticket.number, FAILURE)
         self.log.error("connector_torn", cause=TORN, remedy="close it, and open another")
         self._kick()
 
-    def _answer(self, action: Complete) -> None:
-        ticket = self.tickets.resolve(action.ticket, action.result)
+    def _answer(self, number: int, result: Result) -> None:
+        ticket = self.tickets.resolve(number, result)
         if ticket is None:
-            self._give_back(action.result)
+            self._give_back(result)
         elif ticket is self._polled_for:
             self.wakeup.kick()
 
@@ -460,7 +466,7 @@ def _forked() -> None:
     So are the threads that held its locks, and nobody would ever let go of those here.
     """
     for driver in list(_DRIVERS):
-        driver.forked = True
+        driver.forked, driver.usable = True, False
         driver.make_locks()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stagelink.adapters.threads.inspections import Inspections
 from stagelink.core.errors import ProtocolViolationError, StagelinkError
 from stagelink.core.events import Connected, Dial, Disconnected, HangUp, Received, Send
-from stagelink.core.messages import Declined, Figures, Inspect
+from stagelink.core.messages import Declined, Figures, Inspect, Packet
 from stagelink.core.values import new
 from stagelink.ports.channel import REFUSALS, LinkDown, LinkUp, Mail
 
@@ -176,12 +176,16 @@ class Exchange:
             except ProtocolViolationError as error:
                 self._reject(link, error)
                 return
-            if isinstance(message, (Inspect, Figures)):
+            if type(message) is Packet:
+                self._feed(new(Received, (link, message)))
+            elif isinstance(message, (Inspect, Figures)):
                 self._show(link, message)
-                return
-            self._feed(new(Received, (link, message)))
-            if isinstance(message, Declined):  # greeted again in a second: a glance may miss it
-                self._narrator.soon()
+            else:
+                self._feed(Received(link, message))
+                if isinstance(
+                    message, Declined
+                ):  # greeted again in a second: a glance may miss it
+                    self._narrator.soon()
         elif isinstance(arrival, LinkUp):
             self._feed(Connected(link))
             self._narrator.soon()

@@ -60,8 +60,17 @@ class Feed:
     @property
     def open(self) -> bool:
         """Whether one more record may be sent now."""
-        full = len(self._sent) >= WINDOW_RECORDS or self._bytes >= WINDOW_BYTES
-        return self.subscribed and not full
+        return self.subscribed and self._bytes < WINDOW_BYTES and len(self._sent) < WINDOW_RECORDS
+
+    def is_next(self, number: int) -> bool:
+        """Whether record *number* follows what was sent, and may be sent now."""
+        return (
+            self.cursor + 1 == number
+            and self.sync_at < 0
+            and self.subscribed
+            and self._bytes < WINDOW_BYTES
+            and len(self._sent) < WINDOW_RECORDS
+        )
 
     def sent(self, number: int, inline: int) -> None:
         """Record *number* has been handed to the channel with *inline* bytes."""

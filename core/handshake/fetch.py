@@ -138,7 +138,7 @@ class Fetches:
         """The get is over."""
         old = self._numbers.pop(fetch.number)
         self._unindex(old)
-        if self._reaches(old):
+        if old.state in _REACHING and self._reaches(old):
             self._reach(old, -1)
 
     def get(self, number: int) -> Fetch | None:
@@ -226,16 +226,18 @@ class Fetches:
             self.lent_bytes += fetch.block.size
 
     def _unindex(self, fetch: Fetch) -> None:
-        peer = fetch.peer
-        if fetch.ticket:
-            self._tickets.pop(fetch.ticket, None)
-        if fetch.state == WAITING:
-            group = (fetch.address, fetch.key)
+        number, ticket, address, key, _, state = fetch[:6]
+        if ticket:
+            self._tickets.pop(ticket, None)
+        if state == WAITING:  # and so for nothing in particular yet
+            group = (address, key)
             waiting = self._waiting[group]
-            del waiting[fetch.number]
+            del waiting[number]
             if not waiting:
                 del self._waiting[group]
-        elif fetch.state != DRAINING and self.active.get((peer, fetch.generation)) == fetch.number:
+            return
+        peer = fetch.peer
+        if state != DRAINING and self.active.get((peer, fetch.generation)) == number:
             del self.active[peer, fetch.generation]
         if fetch.transfer:
             _discard(self._open, peer, fetch.transfer)
@@ -243,7 +245,7 @@ class Fetches:
             _discard(self._relics, peer, fetch.generation)
         if fetch.lent and fetch.block is not None:
             self.lent_bytes -= fetch.block.size
-            _discard(self._lent, peer, fetch.number)
+            _discard(self._lent, peer, number)
 
     def _reaches(self, fetch: Fetch) -> bool:
         """Whether its sender may write to a block of ours, or will when there is one."""

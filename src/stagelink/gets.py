@@ -181,18 +181,20 @@ class Gets:
         if isinstance(result, Failure):
             raise self._explained(key, result, call.context)
         assert isinstance(result, Delivery)
-        buffer: Any = bytearray(result.body) if result.inline else self._view(result, call)
-        size, handle = result.size, result.handle
+        handle, generation, sent, _, body, block, where = result
+        inline = block is None and where is None
+        buffer: Any = bytearray(body) if inline else self._view(result, call)
+        size = sent
         if self._wrapping.tail or buffer[:_MARK] != BARE:
             buffer, size, handle = self._unwrapped(buffer, result, call, emptied)
         # What lies in our own pool, or in memory of its own, is nobody else's.
-        shared = bool(handle) and result.where is not None and is_shared(buffer[:_MARK])
+        shared = handle and where is not None and is_shared(buffer[:_MARK])
         driver = self._driver
-        driver.counters.gets.add(call.from_stage, result.size, driver.clock() - call.start_s)
+        driver.counters.gets.add(call.from_stage, sent, driver.clock() - call.start_s)
         if payload is None:
             payload = Payload(driver, self._serializer, key)
         payload._hold(  # noqa: SLF001 - payloads are made here
-            buffer, handle, result.generation, size, not shared
+            buffer, handle, generation, size, not shared
         )
         return payload
 

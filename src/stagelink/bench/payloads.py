@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import string_at
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from stagelink.core.errors import ConfigError
 
 PAGE = 4096
+FEW_PAGES = 4
 HAS_NUMPY = find_spec("numpy") is not None
 
 
@@ -44,6 +46,10 @@ def fill(tensor: Any) -> None:  # noqa: ANN401
 def touch(value: Any) -> bytes:  # noqa: ANN401
     """Read one byte of every page of a tensor, an array or bytes, and return them."""
     if hasattr(value, "untyped_storage"):
+        nbytes = value.nbytes
+        if nbytes <= FEW_PAGES * PAGE:  # to make an array of it would take longer
+            start = value.data_ptr()
+            return b"".join([string_at(start + at, 1) for at in range(0, nbytes, PAGE)])
         if not HAS_NUMPY:
             return bytes(value[::PAGE].tolist())
         value = value.numpy()

@@ -226,7 +226,7 @@ class Stage:
     def abandon(self) -> None:
         """Take its driver for that of an ended process, which lets go of nothing by itself."""
         if self.driver is not None:
-            self.driver.forked = True
+            self.driver.forked, self.driver.usable = True, False
             _DRIVERS.discard(self.driver)
 
     def look(self) -> None:
