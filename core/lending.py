@@ -54,6 +54,7 @@ class Lending:
         More is lent with the next release or report: a caller that waits is not kept waiting.
         """
         source.grants.sizes.append(size)
+        source.grants.due = True
         if lent:
             source.grants.passed = 0
         else:
@@ -72,8 +73,14 @@ class Lending:
             if fetch.size < wanted:
                 self.discard(fetch, out)
 
+    def lend_if_due(self, source: Source, out: list[Action]) -> None:
+        """As :meth:`lend`, if there is news of *source*: what comes back idle stays here."""
+        if source.grants.due:
+            self.lend(source, out)
+
     def lend(self, source: Source, out: list[Action]) -> None:
         """Lend *source* what it may have, if that is half of it or more."""
+        source.grants.due = False
         have = self._gets.fetches.lent_count(source.peer)
         if 2 * have > GRANTS_LIMIT or not self._is_willing(source):
             return

@@ -194,7 +194,7 @@ class Senders:
         source = self._gets.sources[address]
         if source.owes(self._gets.fetches):
             source.send(Ack(()), self._gets.fetches, out)
-        self._gets.lending.lend(source, out)
+        self._gets.lending.lend_if_due(source, out)
 
     def expect_successor(self, source: Source) -> None:
         """Somebody waits for a sender that is known to be gone: not for longer than a moment."""

@@ -87,14 +87,18 @@ class GrantsOut:
 class GrantsIn:
     """How large a block to lend to one sender, by the sizes of what it sent last.
 
-    ``agreed``: it takes credits, and we lend; ``passed``: payloads in a row without one.
+    ``agreed``: it takes credits, and we lend; ``passed``: payloads in a row without one; ``due``:
+    something was published since we last thought of lending.
     """
 
-    __slots__ = ("agreed", "passed", "sizes")
+    __slots__ = ("agreed", "due", "passed", "sizes")
 
-    def __init__(self, agreed: bool = False, passed: int = 0, sizes: Iterable[int] = ()) -> None:
+    def __init__(
+        self, agreed: bool = False, passed: int = 0, sizes: Iterable[int] = (), due: bool = False
+    ) -> None:
         self.agreed = agreed
         self.passed = passed
+        self.due = due
         self.sizes: deque[int] = deque(sizes, HISTORY)
 
     def size(self, unit: int) -> int:
@@ -108,6 +112,6 @@ class GrantsIn:
         step = max(unit, 1 << max(0, wanted.bit_length() - 4))
         return -(-max(1, wanted) // step) * step
 
-    def freeze(self) -> tuple[bool, int, tuple[int, ...]]:
+    def freeze(self) -> tuple[bool, int, tuple[int, ...], bool]:
         """The state as nested tuples."""
-        return self.agreed, self.passed, tuple(self.sizes)
+        return self.agreed, self.passed, tuple(self.sizes), self.due

@@ -60,7 +60,7 @@ def test_a_table_thaws_to_itself() -> None:
     grants.take(1, 150)
 
     assert GrantsOut.thaw(grants.freeze()).freeze() == grants.freeze()
-    assert GrantsIn(*GrantsIn(True, 3, (1, 2)).freeze()).freeze() == (True, 3, (1, 2))
+    assert GrantsIn(*GrantsIn(True, 3, (1, 2), True).freeze()).freeze() == (True, 3, (1, 2), True)
 
 
 @pytest.mark.parametrize(
