@@ -177,7 +177,7 @@ class Edges:
         block, stage, name = entry.block, reader.identity.stage, reader.name
         if block is not None and not reader.maps:
             return PULL, None, b""
-        if type(entry.readers) is int and len(self.stages[stage]) > entry.readers:
+        if type(entry.readers) is int and len(self.stages[stage]) > entry.readers > 0:
             names = {fellow.name for fellow in self.stages[stage]}
             if len(names) > entry.readers:  # an offer to one could take it from another
                 return CLAIM, None, b""

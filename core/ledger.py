@@ -33,9 +33,10 @@ class Entry:
 
     Its ledger changes it in place, and nobody else does.
 
-    ``readers`` is how many identities may read it, or which (by name), or None for any number
-    until its life ends. ``holders`` are identities that hold a reader's slot without having been
-    counted; ``counted`` those that have consumed it. ``leases`` pins the bytes.
+    ``readers`` is how many identities may read it, or which (by name), None for any number until
+    its life ends, or 0 for whoever takes it first. ``holders`` are identities that hold a reader's
+    slot without having been counted; ``counted`` those that have consumed it. ``leases`` pins the
+    bytes.
     ``ttl_s`` is how long it may live, for those who hear that it no longer does.
     """
 
@@ -58,7 +59,7 @@ class Entry:
         """Whether *reader* may take it: not yet counted, and a slot is free or its own."""
         if reader in self.counted:
             return False
-        if self.readers is None or reader in self.holders:
+        if not self.readers or reader in self.holders:
             return True
         if isinstance(self.readers, tuple):
             return reader in self.readers
@@ -77,7 +78,7 @@ class Entry:
         """Whether every declared reader has been counted."""
         if self.readers is None:
             return False
-        declared = len(self.readers) if isinstance(self.readers, tuple) else self.readers
+        declared = len(self.readers) if isinstance(self.readers, tuple) else self.readers or 1
         return len(self.counted) >= declared
 
 

@@ -109,7 +109,9 @@ class Connector(Asynchronous):
             deadline: instead of *timeout*, when that wait ends, as of ``time.monotonic()``.
             ttl: seconds it lives unless taken; None: the policy's ``ttl_s``.
             readers: how many readers may get it, or which identities (``"talker"``,
-                ``"talker/1/0"``), or None for any number until its time to live is over.
+                ``"talker/1/0"``), or None for any number until its time to live is over, or 0 for
+                whoever takes it first: it is offered to all, so two who take it within the same
+                moment both have it. That is for keys that only one of many asks for.
             replace: whether a live payload of the key gives way; None: as configured.
 
         Raises:

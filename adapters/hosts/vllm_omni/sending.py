@@ -96,8 +96,10 @@ def settings_of(options: Options, from_stage: str) -> dict[str, Any]:
         shown = places.own_address()
         everywhere = {"host": bound, "allow_wildcard": True, "advertise_host": shown}
     ours = {"stage": from_stage, "role": "sender", "host": places.shown(host), **everywhere}
-    port = places.port_of(options, from_stage)
-    return options.opened_with(**ours, zmq_port=port, on_duplicate="replace", **places.identity())
+    ours["zmq_port"] = places.port_of(options, from_stage)
+    # Replicas and ranks of the next stage come when they like, and each asks for its own keys.
+    ours["readers"] = 0
+    return options.opened_with(**ours, on_duplicate="replace", **places.identity())
 
 
 def _where(receipt: Receipt) -> dict[str, Any]:
