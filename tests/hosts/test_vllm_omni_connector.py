@@ -494,6 +494,7 @@ def test_settings_of_stagelink_win(build: Any) -> None:
     assert (held.config.shortcut, held.config.policy.ttl_s) == (False, 77.0)
 
 
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
 def test_what_a_parent_has_opened_is_opened_anew_in_its_child(build: Any, base: int) -> None:
     receiver, sender = build(stage_id=1), build(stage_id=0)
     sender.put("0", "1", "k", chunk(3))
