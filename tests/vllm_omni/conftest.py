@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.vllm_omni.ports import free_base
 from tests.vllm_omni.stages import Stage, prepare
 
 if TYPE_CHECKING:
@@ -39,24 +39,8 @@ def stage() -> Iterator[Callable[..., Stage]]:
 
 @pytest.fixture
 def port() -> int:
-    """A base port whose neighbours are free: those of 4 stages, 4 ranks, 2 replicas, and of KV."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
-    offsets = [kind + 1024 * replica + 16 * rank + stage for kind in (0, 100) for replica in (0, 1)
-               for rank in range(4) for stage in range(4)]  # fmt: skip
-    for _ in range(100):
-        base = 12000 + 2500 * worker + random.randrange(1200)
-        if all(_free(base + offset) for offset in offsets):
-            return base
-    pytest.fail("no base port with free neighbours")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+    """A base port with free neighbours."""
+    return free_base()
 
 
 @pytest.fixture
