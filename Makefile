@@ -5,10 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 APART := tests/model tests/simulation tests/face/test_interruptions.py tests/chaos tests/fuzz tests/overload
 ENGINE := .venv-mori
+HOST := .venv-vllm-omni
 CODE := core ports adapters plugins src tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-mori docs check fmt lint types contracts units hunts engine prove clean
+.PHONY: help demo test test-mori test-vllm-omni docs check fmt lint types contracts units hunts engine host prove clean
 
 help: ## Show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +49,17 @@ test-mori: ## Tests on AMD's real transfer engine, over simulated hardware
 engine: $(ENGINE)/ready
 	$(ENGINE)/bin/python -m pytest -n 2 --dist worksteal -v tests/mori
 
+# vLLM-Omni is installed as it is released, without what would need a GPU (.ci/vllm-omni): two
+# gigabytes, some two minutes, once.
+test-vllm-omni: ## Tests against the released vLLM-Omni
+	@reason=$$(.ci/vllm-omni $(HOST)) || exit 1; \
+	if [ -n "$$reason" ]; then \
+	  echo "nothing was tested against vLLM-Omni (tests/vllm_omni): $$reason"; \
+	else $(MAKE) --no-print-directory host; fi
+
+host: $(HOST)/ready
+	$(HOST)/bin/python -m pytest -n 2 --dist worksteal -v tests/vllm_omni
+
 prove: $(VENV)/ready ## Hunt for counter-examples to every promise; BUDGET=seconds goes further
 	$(BIN)/python -m tests.prove $(if $(BUDGET),--budget $(BUDGET))
 
@@ -74,6 +86,13 @@ $(VENV)/ready: pyproject.toml constraints.txt
 $(ENGINE)/ready: pyproject.toml
 	"$$(.ci/interpreter 3.10)" -m venv $(ENGINE)
 	$(ENGINE)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]' 'amd-mori==1.2.4'
+	@touch $@
+
+# The extra vllm-omni is what is there already; to pip it would mean all that was left out.
+$(HOST)/ready: $(HOST)/packages pyproject.toml
+	$(HOST)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,torch]' 2>&1 | \
+	  grep -vE '^(vllm|vllm-omni|diffusers) [0-9.]+ (requires|has requirement)|dependency resolver' || true
+	@$(HOST)/bin/python -c 'import pytest, stagelink'
 	@touch $@
 
 $(VENV)/docs-ready: $(VENV)/ready

@@ -179,7 +179,7 @@ class Edges:
         )  # fmt: skip
         if block is not None and not reader.maps:
             return PULL, None, entry.body
-        if type(readers) is int and len(self.stages[stage]) > readers:
+        if type(readers) is int and len(self.stages[stage]) > readers > 0:
             names = {fellow.name for fellow in self.stages[stage]}
             if len(names) > readers:  # an offer to one could take it from another
                 return CLAIM, None, b""

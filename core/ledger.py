@@ -34,9 +34,10 @@ class Entry:
     Its ledger changes it in place, and nobody else does.
 
     ``body`` is all of it, or what lies in ``block`` begins with it.
-    ``readers`` is how many identities may read it, or which (by name), or None for any number
-    until its life ends. ``holders`` are identities that hold a reader's slot without having been
-    counted; ``counted`` those that have consumed it. ``leases`` pins the bytes.
+    ``readers`` is how many identities may read it, or which (by name), None for any number until
+    its life ends, or 0 for whoever takes it first. ``holders`` are identities that hold a reader's
+    slot without having been counted; ``counted`` those that have consumed it. ``leases`` pins the
+    bytes.
     ``ttl_s`` is how long it may live, for those who hear that it no longer does.
     """
 
@@ -60,7 +61,7 @@ class Entry:
         readers, holders, counted = self.readers, self.holders, self.counted
         if reader in counted:
             return False
-        if readers is None or reader in holders:
+        if not readers or reader in holders:
             return True
         if isinstance(readers, tuple):
             return reader in readers
@@ -79,7 +80,7 @@ class Entry:
         """Whether every declared reader has been counted."""
         if self.readers is None:
             return False
-        declared = len(self.readers) if isinstance(self.readers, tuple) else self.readers
+        declared = len(self.readers) if isinstance(self.readers, tuple) else self.readers or 1
         return len(self.counted) >= declared
 
 

@@ -17,13 +17,16 @@ plane_ends readers
 for kit in KITS.split():
     pytest.register_assert_rewrite(f"stagelink.plugins.conformance.{kit}")
 
-# AMD's engine has an environment of its own, so a plain run names what it leaves out and goes on.
-collect_ignore = [] if importlib.util.find_spec("mori") else ["mori"]
+# What has an environment of its own; a plain run names what it leaves out and goes on.
+APART = {"mori": ("amd-mori", "make test-mori"), "vllm_omni": ("vllm-omni", "make test-vllm-omni")}
+collect_ignore = [folder for folder in APART if not importlib.util.find_spec(folder)]
 
 
 def pytest_report_header() -> list[str]:
-    left = "tests/mori is left out: amd-mori is not installed here, make test-mori brings it"
-    return [left] if collect_ignore else []
+    return [
+        "tests/{} is left out: {} is not installed here, {} brings it".format(one, *APART[one])
+        for one in collect_ignore
+    ]
 
 
 class Kept(logging.Handler):

@@ -65,16 +65,18 @@ def _endpoint_of(metadata: Mapping[str, Any]) -> str:
 def check_readers(readers: object) -> int | tuple[str, ...] | None:
     """How many readers, or which: ``talker/0/0`` is the first of a stage, as ``talker`` is.
 
+    0 is whoever takes it first.
+
     Raises:
-        ConfigError: neither a positive number, nor names, nor None.
+        ConfigError: neither a number, nor names, nor None.
     """
     if readers is None:
         return None
-    if isinstance(readers, int) and not isinstance(readers, bool) and 0 < readers < 1 << 31:
+    if isinstance(readers, int) and not isinstance(readers, bool) and 0 <= readers < 1 << 31:
         return readers
     if isinstance(readers, (set, frozenset, list, tuple)) and readers:
         return tuple(sorted({check_stage(name).removesuffix("/0/0") for name in readers}))
-    msg = f"readers is {readers!r}, not a positive number, a set of identities or None"
+    msg = f"readers is {readers!r}, not a number, a set of identities or None"
     raise ConfigError(msg, remedy="use readers=1, readers={'talker/0/0', …} or readers=None")
 
 

@@ -92,7 +92,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             use what receivers lend; only where the data plane writes.
         credit_share: part of the pool that is lent at most, and kept in what came there unasked.
         max_writes: writes posted at once.
-        readers: how many readers a put has unless it says so.
+        readers: how many readers a put has unless it says so; 0: whoever takes it first.
         on_duplicate: what a put does with a live key: ``error`` or ``replace``.
         compression: compressors by the stage that payloads are put to, for example ``zstd``.
         decompress_limit: bytes that a payload may have once it is decompressed.
@@ -222,10 +222,9 @@ def _check(config: Config) -> None:
     _check_security(config)
     _check_dialect(config)
     _check_mori(config)
-    for name in ("replica", "rank", "eager_limit", "inline_bytes"):
+    for name in ("replica", "rank", "eager_limit", "inline_bytes", "readers"):
         _at_least(name, getattr(config, name), 0)
-    for name in ("max_writes", "readers"):
-        _at_least(name, getattr(config, name), 1)
+    _at_least("max_writes", config.max_writes, 1)
     for name in ("replica", "rank"):
         _at_most(name, getattr(config, name), (1 << 31) - 1)
     _at_least("decompress_limit", config.decompress_limit, 0)

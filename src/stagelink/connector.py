@@ -22,6 +22,7 @@ from stagelink.payload import Draft
 from stagelink.puts import Puts, Receipt
 from stagelink.senders import Senders
 from stagelink.streams.registry import Streams
+from stagelink.upstream import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -109,7 +110,9 @@ class Connector(Asynchronous):
             deadline: instead of *timeout*, when that wait ends, as of ``time.monotonic()``.
             ttl: seconds it lives unless taken; None: the policy's ``ttl_s``.
             readers: how many readers may get it, or which identities (``"talker"``,
-                ``"talker/1/0"``), or None for any number until its time to live is over.
+                ``"talker/1/0"``), or None for any number until its time to live is over, or 0 for
+                whoever takes it first: it is offered to all, so two who take it within the same
+                moment both have it. That is for keys that only one of many asks for.
             replace: whether a live payload of the key gives way; None: as configured.
 
         Raises:
@@ -359,6 +362,29 @@ class Connector(Asynchronous):
         """
         self._calls.check_usable(receives=True)
         self._senders.update(host, port, source)
+
+    def upstream(self, host: str, port: int, *, source: str) -> Upstream:
+        """The sender at this address, to be polled without looking it up each time.
+
+        Several senders of one stage (its replicas, its ranks) are several of these.
+
+        Args:
+            host: a name or address, IPv6 without brackets too.
+            port: a TCP port, from 1.
+            source: the stage that is there.
+
+        Raises:
+            ConfigError: an argument is wrong, or this connector only sends.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
+        self._calls.check_usable(receives=True)
+        endpoint = self._senders.endpoint(host, port)
+        return Upstream(self._calls, self._gets, endpoint, check_stage(source))
+
+    @property
+    def viewed_bytes(self) -> int:
+        """Bytes of delivered payloads that somebody still views, wherever they lie."""
+        return self._driver.views.viewed_bytes
 
     def sender_ended(self, source: str) -> None:
         """Say that the process of stage *source*, which speaks the dialect, is no more.

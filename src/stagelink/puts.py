@@ -86,6 +86,10 @@ class Edge:
         return {**self._common, "key": named, "size": size, "generation": generation}
 
 
+ALONE = (0, 1)
+"""Numbers of readers of which each has the payload to itself."""
+
+
 class Terms(NamedTuple):
     """For whom a payload is, how long it lives, and whether it replaces one: as Publish ends."""
 
@@ -188,7 +192,7 @@ class Puts:
     def put_draft(self, draft: Draft, call: PutCall) -> Receipt:
         """Publish what lies in the pool already."""
         size, head, block = draft.size, draft.head, draft.take(self._driver)
-        shared = call.terms.readers != 1
+        shared = call.terms.readers not in ALONE
         if shared or self._wrapping.tail or self._on_device:
             try:
                 memory = self.memory(block)[:size]
@@ -216,7 +220,7 @@ class Puts:
 
         *ready* is called once they have been read, and may raise: then they are not published.
         """
-        if call.edge.compressor or call.terms.readers != 1 or self._wrapping.tail:
+        if call.edge.compressor or call.terms.readers not in ALONE or self._wrapping.tail:
             staged = self._wrapped(staged, call)
         size = staged.size
         if self.goes_inline(size):
@@ -322,4 +326,4 @@ class Puts:
         if name and not self._driver.look(lambda e: e.outgoing.undone_by_all(edge.to, name)):
             compression.count(not_agreed=1)
             name = ""
-        return self._wrapping.wrap(staged, name, call.terms.readers != 1)
+        return self._wrapping.wrap(staged, name, call.terms.readers not in ALONE)

@@ -112,3 +112,31 @@ def test_each_rank_gets_the_shard_that_was_put_for_it_and_no_other(opened_any: O
 
     assert sender.drain(PATIENCE_S)
     assert whole(sender, *receivers)
+
+
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_what_is_for_whoever_asks_waits_for_him_with_nobody_who_came_before(
+    opened_any: Open, size: int
+) -> None:
+    sender = opened_any(stage="thinker", role="sender", readers=0)
+    for number in range(4):
+        sender.put(f"early/{number}", body(number, size), to="talker")
+    receivers = []
+    for number in range(4):  # the first is told of everything before there is another
+        receivers.append(
+            opened_any(stage="talker", role="receiver", replica=number, sender=sender.endpoint)
+        )
+        sender.put(f"hello/{number}", number, to="talker")
+        with receivers[number].get(f"hello/{number}", source="thinker", timeout=PATIENCE_S):
+            pass
+        sender.put(f"late/{number}", body(number, size), to="talker")
+
+    for number in (3, 0, 2, 1):
+        for name in ("early", "late"):
+            with receivers[number].get(
+                f"{name}/{number}", source="thinker", timeout=PATIENCE_S
+            ) as payload:
+                assert is_body(payload.value, number, size)
+
+    assert sender.drain(PATIENCE_S)
+    assert whole(sender, *receivers)

@@ -62,6 +62,16 @@ def test_named_readers_admit_nobody_else_and_nobody_twice() -> None:
     assert not ledger.entries[1].admits("x")
 
 
+def test_who_takes_it_first_ends_it_however_many_it_was_offered_to() -> None:
+    ledger = Ledger()
+    published = publish(ledger, entry(1, "a", readers=0))
+    ledger.lease(1, "x")
+
+    assert published.admits("y")
+    ledger.lease(1, "y")
+    assert ledger.count(1, "y")
+
+
 def test_a_slot_is_free_again_when_its_holder_leaves_uncounted() -> None:
     ledger = Ledger()
     publish(ledger, entry(1, "a"))

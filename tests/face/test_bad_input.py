@@ -129,7 +129,7 @@ SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"eager_limit": 1 << 70}, "eager_limit"),
     ({"alignment": 1 << 30}, str(1 << 30)),
     ({"rank": 1 << 70}, "rank"),
-    ({"readers": 0}, "readers"),
+    ({"readers": -1}, "readers"),
 ]
 
 
@@ -249,7 +249,7 @@ def test_a_wrong_call_says_what_to_do(
 
 
 @pytest.mark.parametrize(
-    "readers", [0, -1, True, 1.5, "x", "", [], [1], [""], [None], {}, 1 << 70, ["a\n"]]
+    "readers", [-1, True, 1.5, "x", "", [], [1], [""], [None], {}, 1 << 70, ["a\n"]]
 )
 def test_readers_are_a_count_or_names(pair: Pair, readers: Any) -> None:
     refused(lambda: pair.tx.put("k", b"", to="b", readers=readers))
@@ -294,7 +294,7 @@ def test_what_contains_itself_is_no_payload(pair: Pair) -> None:
 def test_a_draft_is_put_once_and_by_its_own_connector(pair: Pair) -> None:
     tx = pair.tx
     with tx.alloc((300_000,), "uint8") as draft:
-        refused(lambda: tx.put("d", draft, to="b", readers=0))
+        refused(lambda: tx.put("d", draft, to="b", readers=-1))
         with stagelink.open(stage="c", role="sender", pool_bytes=POOL) as other:
             assert "another" in refused(lambda: other.put("d", draft, to="b"), LeaseError)
         tx.put("d", draft, to="b")

@@ -75,7 +75,7 @@ def test_a_pool_is_sized_in_bytes_or_in_words(text: object, size: int) -> None:
         ("inline_bytes", -1),
         ("replica", -1),
         ("rank", -1),
-        ("readers", 0),
+        ("readers", -1),
         ("max_writes", 0),
         ("send_share", nan),
         ("send_share", -0.1),
