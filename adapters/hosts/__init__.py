@@ -1,0 +1,1 @@
+"""Hosts that stagelink is composed into; a folder for each, and what plans for them."""
