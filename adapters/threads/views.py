@@ -17,10 +17,11 @@ _ROUND = 4096
 
 
 class _Watched(ref):  # type: ignore[type-arg]
-    """A weak reference that knows which handle to release."""
+    """A weak reference that knows which handle to release, and how many bytes that is."""
 
-    __slots__ = ("handle",)
+    __slots__ = ("handle", "size")
     handle: int
+    size: int
 
 
 class Views:
@@ -44,6 +45,11 @@ class Views:
         """How many deliveries still have views."""
         return len(self._watched)
 
+    @property
+    def bytes(self) -> int:
+        """Of all deliveries that still have views; counted anew, for finalizers may not lock."""
+        return sum(watched.size for watched in list(self._watched.values()))
+
     def open(self, memory: Any, size: int, handle: int) -> Any:  # noqa: ANN401
         """An exporter over *memory* (at least *size* bytes), released by *handle* at its end.
 
@@ -55,18 +61,18 @@ class Views:
         # One ctypes type per length: rounding keeps their number small.
         length = min(len(memory), -(-size // _ROUND) * _ROUND)
         buffer = (ctypes.c_char * length).from_buffer(memory)
-        self._watch(buffer, handle)
+        self._watch(buffer, size, handle)
         return buffer
 
     def _open_there(self, memory: DeviceBytes, size: int, handle: int) -> Lent:
         lent, token = memory.lend(size)
         self._deferred.add(handle)
-        self._watch(token, handle)
+        self._watch(token, size, handle)
         return lent
 
-    def _watch(self, last: object, handle: int) -> None:
+    def _watch(self, last: object, size: int, handle: int) -> None:
         watched = _Watched(last, self._finalized)
-        watched.handle = handle
+        watched.handle, watched.size = handle, size
         self._watched[handle] = watched
 
     def release(self, handle: int) -> bool:

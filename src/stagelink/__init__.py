@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from stagelink.streams.reader import StreamReader
     from stagelink.streams.writer import StreamWriter
     from stagelink.tickets import PutTicket
+    from stagelink.upstream import Upstream
 
 __version__ = "0.1.0"
 
@@ -48,8 +49,8 @@ __all__ = [
     "CapacityError", "ClosedError", "ConfigError", "Connector", "DeadlineError", "Draft",
     "DuplicateKeyError", "ForkedError", "GoneError", "IncompleteStreamError", "LeaseError",
     "Payload", "PayloadError", "PeerError", "ProtocolViolationError", "PutTicket", "Reason",
-    "Receipt", "StagelinkError", "StreamReader", "StreamWriter", "TransportError", "__version__",
-    "open",
+    "Receipt", "StagelinkError", "StreamReader", "StreamWriter", "TransportError", "Upstream",
+    "__version__", "open",
 ]  # fmt: skip
 
 _LAZY = {
@@ -60,6 +61,7 @@ _LAZY = {
     "Receipt": "stagelink.puts",
     "StreamReader": "stagelink.streams.reader",
     "StreamWriter": "stagelink.streams.writer",
+    "Upstream": "stagelink.upstream",
 }
 
 

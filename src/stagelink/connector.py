@@ -21,6 +21,7 @@ from stagelink.metrics import figures_of, health_of
 from stagelink.puts import Puts, Receipt
 from stagelink.senders import Senders
 from stagelink.streams.registry import Streams
+from stagelink.upstream import Upstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -356,6 +357,29 @@ class Connector(Asynchronous):
         """
         self._calls.check_usable(receives=True)
         self._senders.update(host, port, source)
+
+    def upstream(self, host: str, port: int, *, source: str) -> Upstream:
+        """The sender at this address, to be polled without looking it up each time.
+
+        Several senders of one stage (its replicas, its ranks) are several of these.
+
+        Args:
+            host: a name or address, IPv6 without brackets too.
+            port: a TCP port, from 1.
+            source: the stage that is there.
+
+        Raises:
+            ConfigError: an argument is wrong, or this connector only sends.
+            ClosedError, ForkedError: the connector is not usable (here).
+        """
+        self._calls.check_usable(receives=True)
+        endpoint = self._senders.endpoint(host, port)
+        return Upstream(self._calls, self._gets, endpoint, check_stage(source))
+
+    @property
+    def viewed_bytes(self) -> int:
+        """Bytes of delivered payloads that somebody still views, wherever they lie."""
+        return self._driver.views.bytes
 
     def sender_ended(self, source: str) -> None:
         """Say that the process of stage *source*, which speaks the dialect, is no more.

@@ -61,6 +61,11 @@ class Gets:
             return Get(self._tickets.number(), address, stage, key, 0, deadline_s)
         return self._named(key, source, metadata, deadline_s)
 
+    def wanted_at(self, key: str, address: str, stage: str, deadline: float | None) -> Get:
+        """The command for a get from a sender that is known by its checked address."""
+        until_s = self._calls.until(None, deadline, self._patience_s)
+        return Get(self._tickets.number(), address, stage, check_key(key), 0, until_s)
+
     def _named(
         self, key: str, source: str | None, metadata: Mapping[str, Any], deadline_s: float
     ) -> Get:

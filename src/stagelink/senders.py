@@ -37,12 +37,16 @@ class Senders:
         self._check_dial(address)
         return address
 
-    def update(self, host: str, port: int, source: str | None) -> None:
-        """Get from this address from now on (of stage *source*, or by default)."""
+    def endpoint(self, host: str, port: int) -> str:
+        """The address that *host* and *port* make: else ConfigError."""
         if not isinstance(host, str):
             msg = f"host {host!r} is no name or address"
             raise ConfigError(msg, remedy="pass the sender's host as a string")
-        address = self.dialled(f"tcp://{bracketed(host)}:{check_port(port)}")
+        return self.dialled(f"tcp://{bracketed(host)}:{check_port(port)}")
+
+    def update(self, host: str, port: int, source: str | None) -> None:
+        """Get from this address from now on (of stage *source*, or by default)."""
+        address = self.endpoint(host, port)
         if source is None:
             self._default = address
         else:

@@ -16,7 +16,7 @@ from stagelink import commands
 from stagelink.inspect import surroundings
 
 if TYPE_CHECKING:
-    from click.testing import Result
+    from typer.testing import Result
 
 ROOT = Path(__file__).parents[2]
 

@@ -30,6 +30,7 @@ stages:
     devices: "4,5"
     num_replicas: 2
   - stage_id: 2
+    devices: "2,3"
     engine_extras: {tensor_parallel_size: 2}
 platforms:
   rocm:
@@ -48,9 +49,10 @@ def test_an_overlay_adds_to_its_base_and_keeps_what_it_does_not_name(tmp_path: P
     chain = document.data["connectors"]["chain"]
     assert (chain["name"], chain["extra"]["codec_chunk_frames"]) == ("StagelinkConnector", 50)
     assert chain["extra"]["zmq_port"] == 50051
-    assert [stage.devices for stage in plan.deployment.stages] == [("0",), ("4", "5"), ("2",)]
+    assert [stage.devices for stage in plan.deployment.stages] == [("0",), ("4", "5"), ("2", "3")]
     assert [stage.replicas for stage in plan.deployment.stages] == [1, 2, 1]
     assert [stage.ranks for stage in plan.deployment.stages] == [1, 1, 2]
+    assert [stage.seen for stage in plan.deployment.stages] == [1, 1, 2]
     assert not any(stage.async_chunk for stage in plan.deployment.stages)
     assert len(plan.deployment.edges) == 2
     assert [path.rpartition("/")[2] for path in document.files] == ["top.yaml", "base.yaml"]
@@ -138,7 +140,7 @@ SHAPES = {
             tensor_parallel_size: 2
             env: {SOME_SIZE: "4194304"}
             kv_transfer_config: {kv_connector: MooncakeConnector, kv_connector_extra_config: {bootstrap_port: 8998}}
-          - {stage_id: 1, devices: "4,5"}
+          - {stage_id: 1, devices: "4,5", parallel_config: {tensor_parallel_size: 2}}
         edges: [{from: 0, to: 1, window_size: -1, max_inflight: 1}]
         platforms: {}
     """,

@@ -49,11 +49,10 @@ def _pool(spec: Spec, stage: Stage, machine: Machine) -> Iterator[Finding]:
     if spec.name != OURS and not machine.has_gpus:
         what = f"the pool is on {device!r}, and there is no GPU ({machine.name})"
         yield Finding("pool-device", "error", where, what, "use memory_pool_device: cpu")
-    seen = len(stage.devices) // stage.replicas if stage.devices else None
-    if match[2] is not None and seen and int(match[2]) >= seen:
+    if match[2] is not None and stage.seen and int(match[2]) >= stage.seen:
         what = (
-            f"the pool is on {device!r}, and a process of stage {stage.number} sees {seen} "
-            f"device{'s' if seen > 1 else ''}, counted from 0"
+            f"the pool is on {device!r}, and a process of stage {stage.number} sees {stage.seen} "
+            f"device{'s' if stage.seen > 1 else ''}, counted from 0"
         )
         yield Finding("pool-device", "error", where, what, "write cuda: that is the process's own")
     elif match[2] is not None and stage.ranks > 1:
@@ -72,15 +71,16 @@ def _xgmi(spec: Spec, device: str) -> Iterator[Finding]:
 
 
 def _counts(deployment: Deployment) -> Iterator[Finding]:
-    """Stages that list fewer devices than they start processes."""
+    """Stages whose list of devices vLLM-Omni refuses."""
     for stage in deployment.stages:
-        wanted = stage.ranks * stage.replicas
-        if stage.devices and len(stage.devices) < wanted and stage.ranks > 1:
+        fits = {stage.world, stage.world * stage.replicas}
+        if stage.devices and stage.world and len(stage.devices) not in fits:
             what = (
-                f"stage {stage.number} has {stage.replicas} times {stage.ranks} ranks "
-                f"and lists {len(stage.devices)} devices"
+                f"stage {stage.number} lists {len(stage.devices)} devices and has "
+                f"{stage.replicas} replica(s) of {stage.world}: it does not start"
             )
-            yield Finding("devices", "warning", f"{stage.where}.devices", what, "list one a rank")
+            remedy = f"list {' or '.join(map(str, sorted(fits)))}"
+            yield Finding("devices", "error", f"{stage.where}.devices", what, remedy)
 
 
 def _hidden(deployment: Deployment) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def _hidden(deployment: Deployment) -> Iterator[Finding]:
                 f"({','.join(source.devices)} and {','.join(target.devices)}), and Mori's XGMI "
                 "opens a peer's memory by the peer's GPU"
             )
-            remedy = "use backend_type: device_ipc, which needs to see only its own GPU"
+            remedy = "use backend_type: auto: device_ipc needs to see only its own GPU"
             if spec.name == MORI:
-                remedy = "give both stages the same list of devices"
+                remedy = f"name: {OURS}, with backend_type: auto"
             yield Finding("xgmi-hidden", "warning", spec.at("backend_type"), what, remedy)

@@ -6,6 +6,11 @@ from typing import Any
 
 from stagelink.adapters.hosts.planning.values import Finding, Stage
 
+_DIFFUSION = frozenset((
+    "parallel_config", "ulysses_degree", "ring_degree", "sequence_parallel_size",
+    "cfg_parallel_size", "vae_patch_parallel_size", "use_hsdp", "model_class_name",
+))  # fmt: skip
+"""Fields of diffusion stages, which have other ways to use several devices."""
 KV_PATIENCE_S = 30.0
 """How long a stage waits for a KV cache, unless the file says otherwise."""
 
@@ -96,14 +101,18 @@ def _stage(
         findings.append(Finding("wrong-type", "error", f"{where}.{name}", what))
         return least
 
+    ranks = count("tensor_parallel_size", flat, parallel)
+    engines = count("data_parallel_size", flat, parallel, data)
+    pipeline = count("pipeline_parallel_size", flat, parallel, data)
     patience = kv.get("recv_timeout", KV_PATIENCE_S)
     env = flat.get("env")
     return Stage(
         number,
         _devices(flat.get("devices")),
-        count("tensor_parallel_size", flat, parallel),
+        ranks,
         count("num_replicas", flat),
-        count("data_parallel_size", flat, parallel, data),
+        engines,
+        0 if _DIFFUSION & flat.keys() else ranks * engines * pipeline,
         data.get("async_chunk", True) is not False and flat.get("async_chunk") is not False,
         bool(kv.get("need_send_cache")),
         bool(kv.get("need_recv_cache")),

@@ -83,6 +83,7 @@ class Stage(NamedTuple):
         devices: those of one replica or of all, as the file lists them; empty: not said.
         ranks: processes of one replica that bind ports of their own (tensor parallelism).
         replicas, engines: how many of it there are, and data-parallel engines of each.
+        world: devices of one replica; 0: a diffusion stage, whose own code counts them.
         async_chunk: whether it takes and gives chunks while requests run.
         sends_kv, takes_kv: whether the file says that it hands over KV caches.
         sequences, tokens: ``max_num_seqs`` and ``max_num_batched_tokens``; 0: not said.
@@ -96,6 +97,7 @@ class Stage(NamedTuple):
     ranks: int
     replicas: int
     engines: int
+    world: int
     async_chunk: bool
     sends_kv: bool
     takes_kv: bool
@@ -104,6 +106,12 @@ class Stage(NamedTuple):
     recv_timeout_s: float
     env: dict[str, str]
     where: str
+
+    @property
+    def seen(self) -> int:
+        """How many devices one process sees; 0: not said."""
+        count = len(self.devices)
+        return count // self.replicas if count == self.replicas * self.world else count
 
 
 class Edge(NamedTuple):

@@ -1,0 +1,208 @@
+"""The receiving half: dials senders as it is told of them, and looks for keys there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stagelink import ClosedError, ConfigError, GoneError, PeerError, Reason, StagelinkError
+from stagelink.adapters.hosts.vllm_omni import places
+from stagelink.adapters.hosts.vllm_omni.sending import common
+from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY, Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stagelink import Payload, Upstream
+    from stagelink.adapters.hosts.vllm_omni.options import Options
+    from stagelink.adapters.hosts.vllm_omni.shared import Registry
+    from stagelink.adapters.hosts.vllm_omni.telling import Teller
+
+REST_S = 0.05
+"""How long a sender that is gone, or a key that has ended, is not asked for again."""
+
+OPENING_REST_S = 1.0
+"""How long until a connector that could not be opened is tried again."""
+
+_MOST_ROUTES = 4096
+_MOST_ENDED = 4096
+
+Way = tuple[str, str, object, object]
+"""From which stage to which, and the host and port that came with the key, if any."""
+
+
+class Route(NamedTuple):
+    """A sender, and the connector that gets from it."""
+
+    upstream: Upstream
+    held: Shared
+
+
+class Receiving:
+    """Gets, each by the connector of the stage that it is for, from the sender that is named."""
+
+    def __init__(
+        self, options: Options, teller: Teller, registry: Registry = REGISTRY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._options = options
+        self._teller = teller
+        self._registry = registry
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: dict[str, Shared] = {}
+        self._polls: dict[Way, Callable[[str], Payload | None]] = {}
+        self._routes: dict[Way, Route] = {}
+        self._resting: dict[object, float] = {}
+        self._asked: dict[str, Route] = {}
+        self.sender_host = options.sender_host
+        self.sender_port = options.sender_port
+
+    def update(self, host: str, port: int | None) -> None:
+        """Get from there from now on, unless a key comes with a place of its own."""
+        with self._lock:
+            self.sender_host, self.sender_port = host, port or 0
+            self._routes = {way: route for way, route in self._routes.items() if way[2]}
+            self._polls = {way: poll for way, poll in self._polls.items() if way[2]}
+
+    def poll(self, way: Way, key: str) -> Payload | None:
+        """Take the payload of *key* if it is here. Nothing is raised, nothing waited for."""
+        if self._resting and (self._rests(way) or self._rests((way, key))):
+            return None
+        try:
+            poll = self._polls.get(way) or self._found(way).upstream.poll
+            return poll(key)
+        except StagelinkError as error:
+            self._failed(way, key, error)
+            return None
+
+    def wait(self, way: Way, key: str, deadline_s: float) -> Payload | None:
+        """Wait until *deadline_s*, of ``time.monotonic()``, for the payload of *key*."""
+        if self._clock() >= deadline_s or (self._resting and self._rests((way, key))):
+            return None
+        try:
+            route = self._found(way)
+            self._asked[key] = route
+            payload = route.upstream.get(key, deadline=deadline_s)
+        except TimeoutError:
+            return None
+        except StagelinkError as error:
+            self._failed(way, key, error)
+            return None
+        self._asked.pop(key, None)
+        return payload
+
+    def abandon(self, key: str) -> None:
+        """Stop what a wait for *key* has begun; what has been taken stays taken."""
+        route = self._asked.pop(key, None)
+        if route is not None:
+            self._let_be(route, key)
+
+    def forget(self, key: str) -> None:
+        """Take what is here under *key* from wherever, for nobody."""
+        for route in list(self._routes.values()):
+            try:
+                payload = route.upstream.poll(key)
+            except StagelinkError:
+                continue
+            if payload is not None:
+                payload.close()
+            else:
+                self._let_be(route, key)
+
+    def _let_be(self, route: Route, key: str) -> None:
+        try:
+            route.upstream.cancel(key)
+        except StagelinkError:
+            pass  # it is closed, and with it all that it had begun
+
+    # --- finding senders -----------------------------------------------------------------
+
+    def _found(self, way: Way) -> Route:
+        """The sender that *way* leads to, dialled if it has not been.
+
+        Raises:
+            StagelinkError: there is none, or our connector cannot be opened.
+        """
+        route = self._routes.get(way)
+        if route is not None:
+            return route
+        host, port = self._place(way)
+        with self._lock:
+            route = self._routes.get(way)
+            if route is None:
+                held = self._held.get(way[1]) or self._opened(way[1])
+                route = Route(held.connector.upstream(host, port, source=way[0]), held)
+                if len(self._routes) >= _MOST_ROUTES:
+                    self._routes, self._polls = {}, {}
+                self._routes[way], self._polls[way] = route, route.upstream.poll
+            return route
+
+    def _place(self, way: Way) -> tuple[str, int]:
+        """Host and port: as they came with the key, as configured, or by the host's rule."""
+        from_stage, _, host, port = way
+        if host and port:
+            if not isinstance(host, str) or isinstance(port, bool) or not isinstance(port, int):
+                msg = f"metadata says source_host {host!r}, source_port {port!r}"
+                raise ConfigError(msg, remedy="pass what put returned, or a name and a number")
+            return places.shown(host), port
+        where = self.sender_host
+        if where.lower() in places.UNSAID:
+            where = self._options.host
+        return places.shown(where), self.sender_port or places.port_of(self._options, from_stage)
+
+    def _opened(self, to_stage: str) -> Shared:
+        held = self._registry.take(
+            {
+                **common(self._options),
+                "stage": to_stage,
+                "role": "receiver",
+                **self._options.settings,
+            }
+        )
+        self._held[to_stage] = held
+        return held
+
+    # --- failures ------------------------------------------------------------------------
+
+    def _rests(self, what: object) -> bool:
+        until_s = self._resting.get(what)
+        if until_s is None:
+            return False
+        if self._clock() < until_s:
+            return True
+        self._resting.pop(what, None)
+        return False
+
+    def _failed(self, way: Way, key: str, error: StagelinkError) -> None:
+        """Tell the host's log, and leave the sender, or the key, alone for a moment."""
+        if isinstance(error, ClosedError):
+            return
+        if len(self._resting) >= _MOST_ENDED:
+            self._resting = {}
+        sender = way not in self._routes or isinstance(error, PeerError)
+        rest_s = OPENING_REST_S if way not in self._routes else REST_S
+        self._resting[way if sender else (way, key)] = self._clock() + rest_s
+        if error.reason is Reason.DEADLINE:
+            return  # a transfer that goes on
+        what = f"no payload from stage {way[0]} for stage {way[1]}: {error}"
+        usual = isinstance(error, (GoneError, PeerError))
+        self._teller.say(f"get {way} {error.cause}", what, error=not usual)
+
+    def viewed(self, to_stage: str) -> int:
+        """Bytes that views of what stage *to_stage* got keep where they lie."""
+        held = self._held.get(to_stage)
+        return held.connector.viewed_bytes if held is not None else 0
+
+    def health(self) -> list[dict[str, Any]]:
+        """That of each of our connectors."""
+        return [held.connector.health() for held in list(self._held.values())]
+
+    def close(self) -> None:
+        """Let go of our connectors. Twice is fine."""
+        with self._lock:
+            held, self._held = list(self._held.values()), {}
+            self._routes, self._polls = {}, {}
+        for shared in held:
+            self._registry.give_back(shared)

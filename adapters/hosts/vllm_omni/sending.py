@@ -1,0 +1,118 @@
+"""The sending half: bound at the first put, for a stage that only gets never is."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from stagelink import PayloadError
+from stagelink.adapters.hosts.vllm_omni import places
+from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY, Shared
+from stagelink.adapters.hosts.vllm_omni.values import outward, wholly
+
+if TYPE_CHECKING:
+    from stagelink import Receipt
+    from stagelink.adapters.hosts.vllm_omni.options import Options
+    from stagelink.adapters.hosts.vllm_omni.shared import Registry
+
+
+class Sending:
+    """Puts, each by the connector of the stage that it comes from."""
+
+    def __init__(self, options: Options, registry: Registry = REGISTRY) -> None:
+        self._options = options
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._held: dict[str, Shared] = {}
+        self._closed = False
+
+    def put(
+        self,
+        from_stage: str,
+        to_stage: str,
+        key: str,
+        data: Any,  # noqa: ANN401
+    ) -> tuple[int, dict[str, Any]]:
+        """Publish *data*; how many bytes it makes, and where it is.
+
+        Raises:
+            StagelinkError: as :meth:`stagelink.Connector.put`, or the connector cannot be opened.
+            TypeError, ValueError: the host's serializer takes no such thing.
+        """
+        held = self._held.get(from_stage) or self._opened(from_stage)
+        try:
+            receipt = held.connector.put(key, outward(data), to=to_stage)
+        except PayloadError:  # it knows more kinds of tensors than we
+            receipt = held.connector.put(key, wholly(data), to=to_stage)
+        return receipt.size, _where(receipt)
+
+    def _opened(self, from_stage: str) -> Shared:
+        with self._lock:
+            held = self._held.get(from_stage)
+            if held is None:
+                held = self._registry.take(settings_of(self._options, from_stage))
+                self._held[from_stage] = held
+            return held
+
+    def withdraw(self, key: str) -> int:
+        """Take back what is published under *key*, whoever it is for; how many payloads."""
+        held = list(self._held.values())
+        return sum(shared.connector.cleanup(key) for shared in held)
+
+    @property
+    def endpoint(self) -> str:
+        """Where we are bound; empty if we are not."""
+        return next((held.connector.endpoint for held in self._held.values()), "")
+
+    def health(self) -> list[dict[str, Any]]:
+        """That of each of our connectors."""
+        return [held.connector.health() for held in list(self._held.values())]
+
+    def close(self) -> None:
+        """Let go of our connectors. Twice is fine."""
+        with self._lock:
+            held, self._held = list(self._held.values()), {}
+        for shared in held:
+            self._registry.give_back(shared)
+
+
+def settings_of(options: Options, from_stage: str) -> dict[str, Any]:
+    """What the connector of stage *from_stage* is opened with.
+
+    Raises:
+        ConfigError: there is no port for it.
+    """
+    host = options.host
+    everywhere: dict[str, Any] = {}
+    if host in places.EVERYWHERE:
+        bound = "::" if host == "::" else "0.0.0.0"  # noqa: S104 - who writes it means it
+        shown = places.own_address()
+        everywhere = {"host": bound, "allow_wildcard": True, "advertise_host": shown}
+    return {
+        **common(options),
+        "stage": from_stage,
+        "role": "sender",
+        "host": places.shown(host),
+        **everywhere,
+        "zmq_port": places.port_of(options, from_stage),
+        "on_duplicate": "replace",
+        **options.settings,
+    }
+
+
+def common(options: Options) -> dict[str, Any]:
+    """What both halves are opened with."""
+    return {
+        "backend": options.backend,
+        "pool_bytes": options.pool_bytes,
+        "pool_device": options.pool_device,
+        "mori": {"memory_pool_device": options.pool_device, **options.mori},
+        "timeouts": options.timeouts(),
+        **places.identity(),
+    }
+
+
+def _where(receipt: Receipt) -> dict[str, Any]:
+    metadata = receipt.metadata
+    metadata["data_size"] = receipt.size
+    return metadata

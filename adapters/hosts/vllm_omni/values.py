@@ -1,0 +1,127 @@
+"""The host's objects as stagelink's values, and back.
+
+vLLM-Omni's own serializer knows what its objects look like on the wire: it lays out the tree, as
+one MessagePack header. Tensors and arrays stay out of it: they go beside the header, where their
+bytes are copied once and are views at the other end. The result is what the host's serializer
+alone would have given, and there is no pickle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import msgpack
+from torch import Tensor
+from vllm_omni.distributed.omni_connectors.utils import serialization as theirs
+from vllm_omni.distributed.omni_connectors.utils.serialization import (
+    OmniMsgpackDecoder,
+    OmniMsgpackEncoder,
+    OmniSerializer,
+)
+
+from stagelink.adapters.hosts.vllm_omni.buffers import Buffer, is_buffer
+
+if TYPE_CHECKING:
+    from stagelink import Payload
+
+BESIDE = 17
+"""The MessagePack extension that stands for the n-th item beside the header, n in 4 bytes."""
+
+_PICTURE = "__pil_image__"
+_SPECIAL = tuple(
+    name.encode()
+    for name in (
+        "__tensor__", "__ndarray__", _PICTURE, "finish_reason", "final_output_type", "images",
+        "prompt_token_ids",
+    )
+)  # fmt: skip
+"""The host's decoder makes objects of dicts only where one of these is a key."""
+
+
+class Outward(OmniMsgpackEncoder):  # type: ignore[misc]  # the host has no types here
+    """The host's encoder, which leaves the bulk beside: once for each value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside: list[Any] = []
+
+    def _left(self, bulk: Any) -> msgpack.Ext:  # noqa: ANN401 - a tensor or an array
+        self.beside.append(bulk)
+        return msgpack.Ext(BESIDE, (len(self.beside) - 1).to_bytes(4, "little"))
+
+    def _encode_tensor(self, tensor: Tensor) -> Any:  # noqa: ANN401
+        return self._left(tensor)
+
+    def _encode_ndarray(self, arr: Any) -> Any:  # noqa: ANN401
+        return self._left(arr)
+
+    def _encode_pil_image(self, img: Any) -> dict[str, Any]:  # noqa: ANN401
+        pixels = np.ascontiguousarray(np.asarray(img, dtype=np.uint8))
+        data = self._left(pixels.reshape(-1))
+        return {_PICTURE: True, "mode": img.mode, "shape": list(pixels.shape), "data": data}
+
+
+def outward(data: Any) -> Any:  # noqa: ANN401 - whatever the host puts
+    """What to put for *data*: raw bytes as they are, all else as a header and what is beside it.
+
+    Raises:
+        TypeError, ValueError: the host's serializer takes no such thing.
+    """
+    if isinstance(data, Tensor):
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return np.frombuffer(data, np.uint8)
+    if is_buffer(data):
+        return data.tensor
+    encoder = Outward()
+    header = encoder.encode(data)
+    return [memoryview(header), *encoder.beside]
+
+
+def wholly(data: Any) -> Any:  # noqa: ANN401 - whatever the host puts
+    """What to put for *data* if :func:`outward` will not do: the host's own bytes, all of them.
+
+    Raises:
+        TypeError, ValueError: the host's serializer takes no such thing.
+    """
+    return [memoryview(OmniSerializer.serialize(data))]
+
+
+def inward(payload: Payload, *, apart: bool) -> Any:  # noqa: ANN401 - whatever was put
+    """What the host gets for *payload*: views of it, or copies if *apart* (it is closed then).
+
+    Raises:
+        StagelinkError, msgspec.DecodeError, LookupError: it is none of ours.
+    """
+    value = payload.value
+    if not isinstance(value, list):
+        return Buffer(payload, value)
+    header, *beside = value
+    if apart:
+        beside = [_copied(item) for item in beside]
+    decoded = _decoded(header, beside)
+    del value, header, beside
+    payload.close()  # what is viewed of it stays until the last view has gone
+    return decoded
+
+
+def _decoded(header: memoryview, beside: list[Any]) -> Any:  # noqa: ANN401
+    def there(code: int, data: memoryview) -> Any:  # noqa: ANN401
+        if code != BESIDE:
+            return msgpack.Ext(code, bytes(data))
+        return beside[int.from_bytes(data, "little")]
+
+    tree = msgpack.Decoder(ext_hook=there).decode(header)
+    raw = bytes(header)
+    if any(name in raw for name in _SPECIAL):
+        return _DECODER._post_process(tree)  # noqa: SLF001 - it has no other name for it
+    return tree
+
+
+def _copied(bulk: Any) -> Any:  # noqa: ANN401
+    return bulk.clone() if isinstance(bulk, Tensor) else np.array(bulk)
+
+
+_DECODER: Any = OmniMsgpackDecoder()
+assert theirs._PIL_IMAGE_MARKER == _PICTURE, "this vLLM-Omni lays out pictures in another way"  # noqa: SLF001
