@@ -48,7 +48,8 @@ def test_the_picture_has_every_stage_with_its_ports_and_edges(deploy: Path) -> N
         "│   └── ──> stage 2  StagelinkConnector: shm\n"
         "│       ├── auto: one machine, and the pool is on the host\n"
         "│       └── carries chunks of 25 codec frames and 25 before, about 12.5 KiB\n"
-        "└── stage 2, devices 2, chunks\n"
+        "├── stage 2, devices 2, chunks\n"
+        "└── the pools take up to 2 GiB of /dev/shm\n"
         "\n"
         "this deployment can be started; errors: 0, warnings: 0\n"
     )
@@ -128,6 +129,11 @@ def test_tokens_may_be_wider(deploy: Path) -> None:
 
     assert result.exit_code == 0
     assert "pool-too-small" in result.stdout
+
+
+def test_the_room_in_shared_memory_is_that_of_the_mount(tmp_path: Path) -> None:
+    assert (surroundings.shared_free(str(tmp_path)) or 0) > 0
+    assert surroundings.shared_free(str(tmp_path / "none")) is None
 
 
 def test_the_kind_of_gpu_is_read_from_what_its_driver_shows(tmp_path: Path) -> None:

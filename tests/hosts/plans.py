@@ -56,11 +56,12 @@ def plan_of(
     machine: Machine | str = "none",
     env: dict[str, str] | None = None,
     listening: frozenset[int] = frozenset(),
+    shared_free: int | None = None,
 ) -> Plan:
     """The plan of a file that holds *text*."""
     document = parse_text(NAME, dedent(text))
     where = assumed(machine) if isinstance(machine, str) else machine
-    return make_plan(document, where, Surroundings(env or {}, listening))
+    return make_plan(document, where, Surroundings(env or {}, listening, shared_free))
 
 
 def codes(plan: Plan, *severities: str) -> list[str]:

@@ -117,3 +117,25 @@ def test_a_stage_that_sends_on_another_connector_than_its_edge_names_is_planned_
 
     assert [served.connector for served in plan.served] == ["StagelinkConnector"] * 2
     assert codes(plan, "error") == ["mixed-connectors"]
+
+
+def test_every_process_reserves_a_pool_for_each_direction_that_shared_memory_serves() -> None:
+    """Stage 0 sends, stage 1 does both in two replicas, stage 2 receives."""
+    text = spoilt('devices: "1"', 'devices: "1,3"\n    num_replicas: 2')
+
+    plan = plan_of(text, "cpu", shared_free=3 << 30)
+
+    assert plan.shared_bytes == (1 + 2 * 2 + 1) * (512 << 20)
+    assert plan_of(GPU, "nvidia").shared_bytes == 0
+    assert plan_of(text, "none").shared_bytes == 0
+    assert codes(plan) == []
+
+
+def test_less_shared_memory_than_the_pools_take_is_an_error() -> None:
+    (finding,) = plan_of(THREE, "cpu", shared_free=64 << 20).findings
+
+    assert (finding.code, finding.severity, finding.where) == (
+        "shared-memory", "error", "connectors.chain",
+    )  # fmt: skip
+    assert "take 2,048 MiB of /dev/shm, and 64 MiB are available" in finding.what
+    assert "--shm-size" in finding.remedy

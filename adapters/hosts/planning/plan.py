@@ -16,6 +16,7 @@ from stagelink.adapters.hosts.planning.pools import (
     pool_bytes,
 )
 from stagelink.adapters.hosts.planning.ports import Bind, binds, check_ports
+from stagelink.adapters.hosts.planning.room import check_room, shared_bytes
 from stagelink.adapters.hosts.planning.shipped import check_shipped
 from stagelink.adapters.hosts.planning.times import check_times
 from stagelink.adapters.hosts.planning.wiring import check_wiring
@@ -41,6 +42,7 @@ class Plan(NamedTuple):
         served: for each edge, in its order, what carries its payloads.
         loads: for each edge, what that is, estimated.
         binds: every port that a sender may bind.
+        shared_bytes: what all pools together take of /dev/shm at most.
         findings: errors first.
     """
 
@@ -50,6 +52,7 @@ class Plan(NamedTuple):
     served: tuple[Served, ...]
     loads: tuple[Load, ...]
     binds: tuple[Bind, ...]
+    shared_bytes: int
     findings: tuple[Finding, ...]
 
     @property
@@ -66,6 +69,7 @@ class Plan(NamedTuple):
             "falls_back_to_shared_memory": self.deployment.lost,
             "stages": [stage._asdict() for stage in self.deployment.stages],
             "edges": [self._edge(*pair) for pair in zip(self.served, self.loads, strict=True)],
+            "shared_memory_bytes": self.shared_bytes,
             "ports": [bind._asdict() for bind in self.binds],
             "findings": [_finding(finding) for finding in self.findings],
         }
@@ -109,6 +113,8 @@ def make_plan(
     found += check_ports(deployment, document.data, around)
     found += check_pools(deployment, token_bytes)
     found += check_times(deployment, around.env)
+    served = serve(deployment, machine)
+    found += check_room(deployment, served, around)
     found += check_shipped(deployment)
     placed = [finding._replace(place=_place(document, finding)) for finding in found]
     placed.sort(key=lambda finding: _ORDER.index(finding.severity))
@@ -116,9 +122,10 @@ def make_plan(
         document.files,
         machine,
         deployment,
-        tuple(serve(deployment, machine)),
+        tuple(served),
         tuple(load_of(deployment, edge, token_bytes) for edge in deployment.edges),
         tuple(binds(deployment, around.env)),
+        shared_bytes(deployment, served),
         tuple(placed),
     )
 

@@ -80,22 +80,23 @@ def check_pools(deployment: Deployment, token_bytes: int) -> list[Finding]:
         if load.single > size:
             grade = severity(bad="codec" in load.what)
             what = (
-                f"{edge.name} carries {load.what}, about {_mib(load.single)} at once, "
-                f"and the pool has {_mib(size)}"
+                f"{edge.name} carries {load.what}, about {mib(load.single)} at once, "
+                f"and the pool has {mib(size)}"
             )
             remedy = f"memory_pool_size: {_round_up(load.single * 2)}, or fewer tokens a batch"
             found.append(Finding("pool-too-small", grade, where, what, remedy))
         elif load.batch > size:
             what = (
-                f"one step of stage {edge.source} may put {_mib(load.batch)} ({load.what}), "
-                f"and the pool has {_mib(size)}"
+                f"one step of stage {edge.source} may put {mib(load.batch)} ({load.what}), "
+                f"and the pool has {mib(size)}"
             )
             remedy = f"memory_pool_size: {_round_up(load.batch * 2)}"
             found.append(Finding("pool-too-small", "warning", where, what, remedy))
     return list({(f.where, f.what): f for f in found}.values())
 
 
-def _mib(count: int) -> str:
+def mib(count: int) -> str:
+    """*count* bytes as people write them."""
     if count < 1 << 20:
         return f"{count / 1024:.0f} KiB"
     return f"{count / (1 << 20):,.0f} MiB"

@@ -168,7 +168,14 @@ class Deployment(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What the environment adds: variables, and ports that somebody listens on already."""
+    """What the environment adds.
+
+    Attributes:
+        env: its variables.
+        listening: ports that somebody listens on already.
+        shared_free: bytes that are available in /dev/shm; None: not known.
+    """
 
     env: dict[str, str]
     listening: frozenset[int] = frozenset()
+    shared_free: int | None = None

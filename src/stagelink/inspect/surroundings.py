@@ -8,6 +8,7 @@ from stagelink.adapters.hosts.planning import Machine
 from stagelink.inspect.backends import list_backends
 
 NAME = "this machine"
+SHARED = "/dev/shm"  # noqa: S108 - the mount of POSIX shared memory
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENING = "0A"
 
@@ -29,6 +30,16 @@ def platform(root: Path = Path("/")) -> str:
     if any((root / node).exists() for node in ("proc/driver/nvidia/version", "dev/nvidiactl")):
         return "cuda"
     return ""
+
+
+def shared_free(directory: str = SHARED) -> int | None:
+    """Bytes available in the mount of shared memory; None where there is none."""
+    from stagelink.adapters.shm import available  # noqa: PLC0415  as the pool's owner counts
+
+    try:
+        return available(Path(directory))
+    except OSError:
+        return None
 
 
 def listening(tables: tuple[Path, ...] = _TABLES) -> frozenset[int]:

@@ -85,9 +85,11 @@ def _machine(assume: str | None, *, as_json: bool) -> Machine:
 
 def _around(assume: str | None) -> Surroundings:
     from stagelink.adapters.hosts import planning  # noqa: PLC0415
-    from stagelink.inspect.surroundings import listening  # noqa: PLC0415
+    from stagelink.inspect.surroundings import listening, shared_free  # noqa: PLC0415
 
-    return planning.Surroundings(dict(os.environ), listening() if assume is None else frozenset())
+    if assume is not None:
+        return planning.Surroundings(dict(os.environ))
+    return planning.Surroundings(dict(os.environ), listening(), shared_free())
 
 
 def _unreadable(message: str, *, as_json: bool) -> NoReturn:
@@ -132,7 +134,10 @@ def _tree(found: Plan) -> Tree:
                 )
                 edge = branch.add(printable(f"{line} stage {served.edge.target}  {way}"))
                 edge.add(printable(served.why))
-                edge.add(printable(f"carries {load.what}, about {_size(load.single)}"))
+                about = f", about {_size(load.single)}" if load.single else ""
+                edge.add(printable(f"carries {load.what}{about}"))
+    if found.shared_bytes:
+        tree.add(f"the pools take up to {_size(found.shared_bytes)} of /dev/shm")
     return tree
 
 
