@@ -50,6 +50,12 @@ class Upstream:
         with self._calls.accounted(key, self.source, self._calls.stage) as call:
             return self._gets.poll(command, call)
 
+    @property
+    def connected(self) -> bool:
+        """Whether we are in conversation with it now."""
+        source = self._driver.parts.endpoint.incoming.sources.get(self.endpoint)
+        return source is not None and source.open
+
     def get(self, key: str, *, deadline: float) -> Payload:
         """Wait for the payload of *key* until *deadline*, of ``time.monotonic()``; and take it.
 

@@ -106,24 +106,20 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
         more than ``source_host`` and ``source_port``; without any, the sender is the configured
         one, or the one that the host's rule of ports leads to.
         """
-        if metadata:
-            way = from_stage, to_stage, metadata.get("source_host"), metadata.get("source_port")
-        else:
-            way = from_stage, to_stage, None, None
+        way: Way = (from_stage, to_stage, None, None)
+        if metadata is not None:
+            way = _way(from_stage, to_stage, metadata)
         payload = self._poll(way, get_key)
-        if payload is None:
-            return None
-        return self._opened(payload, way)
+        return None if payload is None else self._opened(payload, way)
 
     def get_with_deadline(
         self, from_stage: str, to_stage: str, get_key: str,
         metadata: dict[str, Any] | None = None, *, deadline: float,
     ) -> tuple[Any, int] | None:  # fmt: skip
         """As :meth:`get`, but wait for it until *deadline*, of ``time.monotonic()``."""
-        where = metadata or {}
-        way = from_stage, to_stage, where.get("source_host"), where.get("source_port")
         if self._closed:
             return None
+        way = _way(from_stage, to_stage, metadata)
         payload = self._receiving.wait(way, get_key, deadline)
         return None if payload is None else self._opened(payload, way)
 
@@ -161,18 +157,10 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
         """Where we get from unless a key says otherwise; None: by the host's rule."""
         return self._receiving.sender_host or None
 
-    @sender_host.setter
-    def sender_host(self, host: str) -> None:
-        self._receiving.update(host, self._receiving.sender_port)
-
     @property
     def sender_zmq_port(self) -> int | None:
         """The port that belongs to :attr:`sender_host`."""
         return self._receiving.sender_port or None
-
-    @sender_zmq_port.setter
-    def sender_zmq_port(self, port: int) -> None:
-        self._receiving.update(self._receiving.sender_host, port)
 
     def cleanup(
         self, request_id: str, from_stage: str | None = None, to_stage: str | None = None
@@ -228,6 +216,13 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
         self._poll = _closed
         self._sending.close()
         self._receiving.close()
+
+
+def _way(from_stage: str, to_stage: str, metadata: Any) -> Way:  # noqa: ANN401 - anybody's
+    try:
+        return from_stage, to_stage, metadata["source_host"], metadata["source_port"]
+    except (KeyError, TypeError, IndexError):
+        return from_stage, to_stage, None, None
 
 
 def _closed(way: Way, key: str) -> None:

@@ -1,7 +1,7 @@
 """What ``extra`` of the deploy YAML says, checked where it enters.
 
-The keys are those of MoriTransferEngineConnector in vLLM-Omni 0.30.0, some of its other connectors,
-and a few of ours. All the rest are the models' own, and nobody's business here.
+The keys are those that vLLM-Omni 0.30.0 has for MoriTransferEngineConnector, one that it has for
+Mooncake, and a few of ours. All the rest are the models' own, and nobody's business here.
 """
 
 from __future__ import annotations
@@ -88,6 +88,20 @@ class Options(NamedTuple):
             settings=_settings(extra),
         )
 
+    def opened_with(self, **ours: Any) -> dict[str, Any]:  # noqa: ANN401 - any setting
+        """Settings of :func:`stagelink.open`: *ours*, what both halves have, the user's own."""
+        theirs = dict(self.settings)
+        timeouts = {**self.timeouts(), **theirs.pop("timeouts", {})}
+        return {
+            "backend": self.backend,
+            "pool_bytes": self.pool_bytes,
+            "pool_device": self.pool_device,
+            "mori": {"memory_pool_device": self.pool_device, **self.mori},
+            "timeouts": timeouts,
+            **ours,
+            **theirs,
+        }
+
     def timeouts(self) -> dict[str, float]:
         """The durations in stagelink's words; nobody waits longer than a payload is kept."""
         return {
@@ -118,6 +132,8 @@ def _settings(extra: Mapping[str, Any]) -> dict[str, Any]:
     settings = extra.get("stagelink") or {}
     if not isinstance(settings, dict):
         refuse("stagelink", settings, "give a mapping of settings of stagelink.open()")
+    if not isinstance(settings.get("timeouts", {}), dict):
+        refuse("stagelink.timeouts", settings["timeouts"], "give a mapping of seconds by name")
     return dict(settings)
 
 

@@ -6,9 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stagelink import ClosedError, ConfigError, GoneError, PeerError, Reason, StagelinkError
+from stagelink import ClosedError, ConfigError, ForkedError, GoneError, PeerError, StagelinkError
 from stagelink.adapters.hosts.vllm_omni import places
-from stagelink.adapters.hosts.vllm_omni.sending import common
 from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY, Shared
 
 if TYPE_CHECKING:
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 REST_S = 0.05
 """How long a sender that is gone, or a key that has ended, is not asked for again."""
 
+UNMET_S = 5.0
+"""How long a sender is looked for before the log says that it has not been met."""
+
 OPENING_REST_S = 1.0
 """How long until a connector that could not be opened is tried again."""
 
@@ -33,10 +35,10 @@ Way = tuple[str, str, object, object]
 
 
 class Route(NamedTuple):
-    """A sender, and the connector that gets from it."""
+    """A sender, and since when we have known of it."""
 
     upstream: Upstream
-    held: Shared
+    since_s: float
 
 
 class Receiving:
@@ -56,45 +58,59 @@ class Receiving:
         self._routes: dict[Way, Route] = {}
         self._resting: dict[object, float] = {}
         self._asked: dict[str, Route] = {}
+        self._closed = False
         self.sender_host = options.sender_host
         self.sender_port = options.sender_port
 
     def update(self, host: str, port: int | None) -> None:
         """Get from there from now on, unless a key comes with a place of its own."""
         with self._lock:
-            self.sender_host, self.sender_port = host, port or 0
+            self.sender_host, self.sender_port = str(host or ""), _number(port)
             self._routes = {way: route for way, route in self._routes.items() if way[2]}
             self._polls = {way: poll for way, poll in self._polls.items() if way[2]}
 
     def poll(self, way: Way, key: str) -> Payload | None:
         """Take the payload of *key* if it is here. Nothing is raised, nothing waited for."""
-        if self._resting and (self._rests(way) or self._rests((way, key))):
-            return None
         try:
-            poll = self._polls.get(way) or self._found(way).upstream.poll
-            return poll(key)
-        except StagelinkError as error:
+            if self._resting and (self._rests(way) or self._rests((way, key))):
+                return None
+            poll = self._polls.get(way)
+            return self._first_poll(way, key) if poll is None else poll(key)
+        except (StagelinkError, TypeError) as error:  # the latter: what is no key, or no host
             self._failed(way, key, error)
             return None
+
+    def _first_poll(self, way: Way, key: str) -> Payload | None:
+        """A poll until the sender has been met; then it is :meth:`stagelink.Upstream.poll`."""
+        route = self._found(way)
+        payload = route.upstream.poll(key)
+        if route.upstream.connected:
+            self._polls[way] = route.upstream.poll
+        elif self._clock() - route.since_s > UNMET_S:
+            where = f"stage {way[0]} at {route.upstream.endpoint}"
+            text = f"no sender met yet: stage {way[1]} looks for {key!r} of {where}"
+            self._teller.say(f"unmet {way}", f"{text}; has it put anything, and is that its port?")
+        return payload
 
     def wait(self, way: Way, key: str, deadline_s: float) -> Payload | None:
         """Wait until *deadline_s*, of ``time.monotonic()``, for the payload of *key*."""
-        if self._clock() >= deadline_s or (self._resting and self._rests((way, key))):
+        if self._clock() >= deadline_s:
             return None
         try:
-            route = self._found(way)
-            self._asked[key] = route
-            payload = route.upstream.get(key, deadline=deadline_s)
+            if self._resting and self._rests((way, key)):
+                return None
+            route = self._asked[key] = self._found(way)
+            return route.upstream.get(key, deadline=deadline_s)
         except TimeoutError:
             return None
-        except StagelinkError as error:
+        except (StagelinkError, TypeError) as error:
             self._failed(way, key, error)
             return None
-        self._asked.pop(key, None)
-        return payload
+        finally:
+            self._asked.pop(key, None)
 
     def abandon(self, key: str) -> None:
-        """Stop what a wait for *key* has begun; what has been taken stays taken."""
+        """End another thread's wait for *key*; what has been taken stays taken."""
         route = self._asked.pop(key, None)
         if route is not None:
             self._let_be(route, key)
@@ -133,10 +149,11 @@ class Receiving:
             route = self._routes.get(way)
             if route is None:
                 held = self._held.get(way[1]) or self._opened(way[1])
-                route = Route(held.connector.upstream(host, port, source=way[0]), held)
+                upstream = held.connector.upstream(host, port, source=way[0])
+                route = Route(upstream, self._clock())
                 if len(self._routes) >= _MOST_ROUTES:
                     self._routes, self._polls = {}, {}
-                self._routes[way], self._polls[way] = route, route.upstream.poll
+                self._routes[way] = route
             return route
 
     def _place(self, way: Way) -> tuple[str, int]:
@@ -153,14 +170,11 @@ class Receiving:
         return places.shown(where), self.sender_port or places.port_of(self._options, from_stage)
 
     def _opened(self, to_stage: str) -> Shared:
-        held = self._registry.take(
-            {
-                **common(self._options),
-                "stage": to_stage,
-                "role": "receiver",
-                **self._options.settings,
-            }
-        )
+        if self._closed:
+            msg = "the connector is closed"
+            raise ClosedError(msg)
+        ours = {"stage": to_stage, "role": "receiver", **places.identity()}
+        held = self._registry.take(self._options.opened_with(**ours))
         self._held[to_stage] = held
         return held
 
@@ -175,20 +189,26 @@ class Receiving:
         self._resting.pop(what, None)
         return False
 
-    def _failed(self, way: Way, key: str, error: StagelinkError) -> None:
+    def _failed(self, way: Way, key: str, error: Exception) -> None:
         """Tell the host's log, and leave the sender, or the key, alone for a moment."""
         if isinstance(error, ClosedError):
             return
+        if isinstance(error, ForkedError):  # what our parent holds is its own
+            self._held, self._routes, self._polls = {}, {}, {}
+            return
+        if isinstance(error, StagelinkError):
+            self._rest(way, key, error)
+        usual = isinstance(error, (GoneError, PeerError))
+        what = f"no payload from stage {way[0]} for stage {way[1]}: {error}"
+        self._teller.say(f"get {way} {type(error)}", what, error=not usual)
+
+    def _rest(self, way: Way, key: str, error: StagelinkError) -> None:
         if len(self._resting) >= _MOST_ENDED:
             self._resting = {}
-        sender = way not in self._routes or isinstance(error, PeerError)
-        rest_s = OPENING_REST_S if way not in self._routes else REST_S
-        self._resting[way if sender else (way, key)] = self._clock() + rest_s
-        if error.reason is Reason.DEADLINE:
-            return  # a transfer that goes on
-        what = f"no payload from stage {way[0]} for stage {way[1]}: {error}"
-        usual = isinstance(error, (GoneError, PeerError))
-        self._teller.say(f"get {way} {error.cause}", what, error=not usual)
+        unopened = way not in self._routes
+        whole = unopened or isinstance(error, PeerError)
+        until_s = self._clock() + (OPENING_REST_S if unopened else REST_S)
+        self._resting[way if whole else (way, key)] = until_s
 
     def viewed(self, to_stage: str) -> int:
         """Bytes that views of what stage *to_stage* got keep where they lie."""
@@ -202,7 +222,13 @@ class Receiving:
     def close(self) -> None:
         """Let go of our connectors. Twice is fine."""
         with self._lock:
+            self._closed = True
             held, self._held = list(self._held.values()), {}
             self._routes, self._polls = {}, {}
         for shared in held:
             self._registry.give_back(shared)
+
+
+def _number(port: object) -> int:
+    """*port* as the host gives it, 0 if it gives none."""
+    return int(port) if isinstance(port, (int, str)) and str(port).isdecimal() else 0

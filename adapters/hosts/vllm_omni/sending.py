@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from stagelink import PayloadError
+from stagelink import ClosedError, ForkedError, PayloadError
 from stagelink.adapters.hosts.vllm_omni import places
 from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY, Shared
 from stagelink.adapters.hosts.vllm_omni.values import outward, wholly
@@ -42,6 +42,9 @@ class Sending:
         held = self._held.get(from_stage) or self._opened(from_stage)
         try:
             receipt = held.connector.put(key, outward(data), to=to_stage)
+        except ForkedError:  # what our parent holds is its own
+            self._held = {}
+            return self.put(from_stage, to_stage, key, data)
         except PayloadError:  # it knows more kinds of tensors than we
             receipt = held.connector.put(key, wholly(data), to=to_stage)
         return receipt.size, _where(receipt)
@@ -49,6 +52,9 @@ class Sending:
     def _opened(self, from_stage: str) -> Shared:
         with self._lock:
             held = self._held.get(from_stage)
+            if held is None and self._closed:
+                msg = "the connector is closed"
+                raise ClosedError(msg)
             if held is None:
                 held = self._registry.take(settings_of(self._options, from_stage))
                 self._held[from_stage] = held
@@ -71,6 +77,7 @@ class Sending:
     def close(self) -> None:
         """Let go of our connectors. Twice is fine."""
         with self._lock:
+            self._closed = True
             held, self._held = list(self._held.values()), {}
         for shared in held:
             self._registry.give_back(shared)
@@ -88,28 +95,9 @@ def settings_of(options: Options, from_stage: str) -> dict[str, Any]:
         bound = "::" if host == "::" else "0.0.0.0"  # noqa: S104 - who writes it means it
         shown = places.own_address()
         everywhere = {"host": bound, "allow_wildcard": True, "advertise_host": shown}
-    return {
-        **common(options),
-        "stage": from_stage,
-        "role": "sender",
-        "host": places.shown(host),
-        **everywhere,
-        "zmq_port": places.port_of(options, from_stage),
-        "on_duplicate": "replace",
-        **options.settings,
-    }
-
-
-def common(options: Options) -> dict[str, Any]:
-    """What both halves are opened with."""
-    return {
-        "backend": options.backend,
-        "pool_bytes": options.pool_bytes,
-        "pool_device": options.pool_device,
-        "mori": {"memory_pool_device": options.pool_device, **options.mori},
-        "timeouts": options.timeouts(),
-        **places.identity(),
-    }
+    ours = {"stage": from_stage, "role": "sender", "host": places.shown(host), **everywhere}
+    port = places.port_of(options, from_stage)
+    return options.opened_with(**ours, zmq_port=port, on_duplicate="replace", **places.identity())
 
 
 def _where(receipt: Receipt) -> dict[str, Any]:
