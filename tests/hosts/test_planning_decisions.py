@@ -139,3 +139,28 @@ def test_less_shared_memory_than_the_pools_take_is_an_error() -> None:
     )  # fmt: skip
     assert "take 2,048 MiB of /dev/shm, and 64 MiB are available" in finding.what
     assert "--shm-size" in finding.remedy
+
+
+def test_a_port_that_others_reach_without_a_key_is_noted() -> None:
+    guarded = with_extra("stagelink: {security: curve, keys: k}", with_extra("host: auto"))
+
+    assert codes(plan_of(with_extra("host: auto"))) == ["open-port"]
+    assert codes(plan_of(with_extra("host: localhost"))) == []
+    assert codes(plan_of(guarded)) == []
+
+
+def test_a_stage_that_nobody_is_said_to_feed_takes_the_connector_that_it_sends_with() -> None:
+    text = spoilt(
+        "    input_connectors:\n      from_stage_0: chain\n",
+        "",
+        spoilt("    output_connectors:\n      to_stage_1: chain\n", ""),
+    )
+
+    plan = plan_of(text)
+
+    assert [(s.edge.name, s.edge.declared, s.connector) for s in plan.served] == [
+        ("1 -> 2", True, "StagelinkConnector"),
+        ("0 -> 1", False, "SharedMemoryConnector"),
+    ]
+    assert {bind.stage for bind in plan.binds} == {1}
+    assert codes(plan) == []

@@ -17,7 +17,7 @@ _OTHERS = {
     SHARED: "files in /dev/shm, one host; every value is serialized and copied twice",
     MORI: "AMD's Mori by itself",
 }
-_ON_GPU = ("device_ipc", "mori-xgmi")
+ON_GPU = ("device_ipc", "mori-xgmi")
 """What auto tries for a pool on a GPU, best first."""
 
 
@@ -71,7 +71,7 @@ def choose(spec: Spec, machine: Machine) -> tuple[str, str]:
     if machine.backends is None:
         return "", "auto: depends on the machine (--assume)"
     passed = []
-    for backend in _ON_GPU if on_gpu(spec) else ():
+    for backend in ON_GPU if on_gpu(spec) else ():
         why = machine.why_not(backend)
         if not why:
             return backend, _because(spec, backend)

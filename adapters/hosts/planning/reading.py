@@ -61,8 +61,10 @@ def parse_text(name: str, text: str) -> Document:
     import yaml  # noqa: PLC0415 - only this command needs it
 
     try:
-        data = yaml.safe_load(text)
-        paths = list(islice(_walk(yaml.compose(text, Loader=yaml.SafeLoader), ""), PATHS))
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        data = None if root is None else loader.construct_document(root)
+        paths = list(islice(_walk(root, ""), PATHS))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         msg = f"{name} is no YAML: {' '.join(str(error).split())}"
         raise UnreadableError(msg) from error

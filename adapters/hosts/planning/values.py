@@ -163,8 +163,8 @@ class Deployment(NamedTuple):
         vLLM-Omni gives a stage one connector: that of its first incoming edge, and only if there
         is none, that of its first outgoing one.
         """
-        edges = self.incoming(number) or self.outgoing(number)
-        return edges[0] if edges else None
+        edges = self.incoming(number) + self.outgoing(number)
+        return next((edge for edge in edges if edge.declared), edges[0] if edges else None)
 
 
 class Surroundings(NamedTuple):

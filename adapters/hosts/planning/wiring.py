@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 PLUGIN, MODELS = "stagelink", "vllm_omni_register_models"
 """Our entry point, and vLLM-Omni's own: an allow-list must have both."""
 ALLOWED = "VLLM_PLUGINS"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+"""Hosts that only processes of the same machine reach."""
 
 
 def check_wiring(deployment: Deployment, around: Surroundings) -> list[Finding]:
     """Edges whose two ends get different connectors, and stages that get none of those named."""
     found = [*_ends(deployment, around.env), *_unnamed(deployment), *_unused(deployment)]
     if any(edge.spec.name == OURS for edge in deployment.edges):
-        found += _allowed(deployment, around.env)
+        found += [*_allowed(deployment, around.env), *_open(deployment)]
     return found
 
 
@@ -66,7 +68,7 @@ def _unnamed(deployment: Deployment) -> Iterator[Finding]:
     if deployment.lost or all(edge.spec.name == SHARED for edge in deployment.edges):
         return
     for edge in deployment.edges:
-        if not edge.declared:
+        if deployment.carried(edge.target) is edge and not edge.declared:
             what = f"no connector is named for stage {edge.target}: it gets {SHARED}"
             remedy = (
                 f"write input_connectors: {{from_stage_{edge.source}: ALIAS}}, "
@@ -102,6 +104,20 @@ def _allowed(deployment: Deployment, env: dict[str, str]) -> Iterator[Finding]:
             remedy = f"set {ALLOWED}={','.join(filter(None, names))}, or unset it"
             at = f"{where}.{ALLOWED}" if where != "environment" else where
             yield Finding("plugin-not-allowed", "error", at, what, remedy)
+
+
+def _open(deployment: Deployment) -> Iterator[Finding]:
+    """Ports of ours that other hosts may come in by without a key."""
+    for spec in {e.spec.where: e.spec for e in deployment.edges if e.spec.name == OURS}.values():
+        host = str(spec.extra.get("host") or LOCAL[0])
+        settings = spec.extra.get("stagelink")
+        guarded = isinstance(settings, dict) and settings.get("security") == "curve"
+        if host not in LOCAL and not guarded:
+            what = f"host is {host!r}: whoever reaches the port can get, and nothing is encrypted"
+            remedy = (
+                f"on one host write {LOCAL[0]}; else stagelink: {{security: curve, keys: DIR}}"
+            )
+            yield Finding("open-port", "note", spec.at("host"), what, remedy)
 
 
 def middle(deployment: Deployment, edge: Edge) -> bool:
