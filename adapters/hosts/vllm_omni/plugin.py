@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,12 +14,17 @@ NAME = "StagelinkConnector"
 
 def register() -> None:
     """Make the connector's name known to vLLM-Omni's factory. Twice is fine; so is without it."""
-    if find_spec("vllm_omni") is None:
+    try:
+        from vllm_omni.distributed.omni_connectors.factory import (  # noqa: PLC0415 - not ours
+            OmniConnectorFactory,
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "vllm_omni":  # it is here, and another one than we know
+            logging.getLogger("vllm.stagelink").warning(
+                "%s is not registered: this vLLM-Omni has no connectors like 0.30's (%s)",
+                NAME, error,
+            )  # fmt: skip
         return
-    from vllm_omni.distributed.omni_connectors.factory import (  # noqa: PLC0415 - not ours
-        OmniConnectorFactory,
-    )
-
     if NAME not in OmniConnectorFactory.list_registered_connectors():
         OmniConnectorFactory.register_connector(NAME, create)
 

@@ -64,8 +64,11 @@ class Receiving:
 
     def update(self, host: str, port: int | None) -> None:
         """Get from there from now on, unless a key comes with a place of its own."""
+        told = str(host or ""), _number(port)
+        if told == (self.sender_host, self.sender_port):
+            return  # the host says so again with each request
         with self._lock:
-            self.sender_host, self.sender_port = str(host or ""), _number(port)
+            self.sender_host, self.sender_port = told
             self._routes = {way: route for way, route in self._routes.items() if way[2]}
             self._polls = {way: poll for way, poll in self._polls.items() if way[2]}
 

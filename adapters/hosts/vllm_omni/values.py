@@ -76,7 +76,7 @@ def outward(data: Any) -> Any:  # noqa: ANN401 - whatever the host puts
         return data.tensor
     encoder = Outward()
     header = encoder.encode(data)
-    return [memoryview(header), *encoder.beside]
+    return [memoryview(header), *encoder.beside] if encoder.beside else header
 
 
 def wholly(data: Any) -> Any:  # noqa: ANN401 - whatever the host puts
@@ -85,7 +85,8 @@ def wholly(data: Any) -> Any:  # noqa: ANN401 - whatever the host puts
     Raises:
         TypeError, ValueError: the host's serializer takes no such thing.
     """
-    return [memoryview(OmniSerializer.serialize(data))]
+    header: bytes = OmniSerializer.serialize(data)
+    return header
 
 
 def inward(payload: Payload, *, apart: bool) -> Any:  # noqa: ANN401 - whatever was put
@@ -95,26 +96,28 @@ def inward(payload: Payload, *, apart: bool) -> Any:  # noqa: ANN401 - whatever 
         StagelinkError, msgspec.DecodeError, LookupError: it is none of ours.
     """
     value = payload.value
+    if isinstance(value, bytes):
+        payload.close()
+        return _decoded(value, [])
     if not isinstance(value, list):
         return Buffer(payload, value)
     header, *beside = value
     if apart:
         beside = [_copied(item) for item in beside]
-    decoded = _decoded(header, beside)
+    decoded = _decoded(bytes(header), beside)
     del value, header, beside
     payload.close()  # what is viewed of it stays until the last view has gone
     return decoded
 
 
-def _decoded(header: memoryview, beside: list[Any]) -> Any:  # noqa: ANN401
+def _decoded(header: bytes, beside: list[Any]) -> Any:  # noqa: ANN401
     def there(code: int, data: memoryview) -> Any:  # noqa: ANN401
-        if code != BESIDE:
-            return msgpack.Ext(code, bytes(data))
-        return beside[int.from_bytes(data, "little")]
+        if code == BESIDE:
+            return beside[int.from_bytes(data, "little")]
+        return msgpack.Ext(code, bytes(data))
 
     tree = msgpack.Decoder(ext_hook=there).decode(header)
-    raw = bytes(header)
-    if any(name in raw for name in _SPECIAL):
+    if any(name in header for name in _SPECIAL):
         return _DECODER._post_process(tree)  # noqa: SLF001 - it has no other name for it
     return tree
 
