@@ -49,7 +49,7 @@ def test_the_picture_has_every_stage_with_its_ports_and_edges(deploy: Path) -> N
         "│       ├── auto: one machine, and the pool is on the host\n"
         "│       └── carries chunks of 25 codec frames and 25 before, about 12.5 KiB\n"
         "├── stage 2, devices 2, chunks\n"
-        "└── the pools take up to 2 GiB of /dev/shm\n"
+        "└── the pools take up to 1 GiB of /dev/shm\n"
         "\n"
         "this deployment can be started; errors: 0, warnings: 0\n"
     )

@@ -119,16 +119,17 @@ def test_a_stage_that_sends_on_another_connector_than_its_edge_names_is_planned_
     assert codes(plan, "error") == ["mixed-connectors"]
 
 
-def test_every_process_reserves_a_pool_for_each_direction_that_shared_memory_serves() -> None:
+def test_every_process_that_sends_reserves_a_pool_and_who_maps_it_none() -> None:
     """Stage 0 sends, stage 1 does both in two replicas, stage 2 receives."""
     text = spoilt('devices: "1"', 'devices: "1,3"\n    num_replicas: 2')
+    write = with_extra("backend_type: shm-write", text)
 
-    plan = plan_of(text, "cpu", shared_free=3 << 30)
-
-    assert plan.shared_bytes == (1 + 2 * 2 + 1) * (512 << 20)
+    assert plan_of(text, "cpu").shared_bytes == (1 + 2) * (512 << 20)
+    assert plan_of(write, "cpu").shared_bytes == (1 + 2 * 2 + 1) * (512 << 20)
     assert plan_of(GPU, "nvidia").shared_bytes == 0
     assert plan_of(text, "none").shared_bytes == 0
-    assert codes(plan) == []
+    assert codes(plan_of(text, "cpu", shared_free=3 << 29)) == []
+    assert codes(plan_of(text, "cpu", shared_free=(3 << 29) - 1)) == ["shared-memory"]
 
 
 def test_less_shared_memory_than_the_pools_take_is_an_error() -> None:
@@ -137,7 +138,7 @@ def test_less_shared_memory_than_the_pools_take_is_an_error() -> None:
     assert (finding.code, finding.severity, finding.where) == (
         "shared-memory", "error", "connectors.chain",
     )  # fmt: skip
-    assert "take 2,048 MiB of /dev/shm, and 64 MiB are available" in finding.what
+    assert "take 1,024 MiB of /dev/shm, and 64 MiB are available" in finding.what
     assert "--shm-size" in finding.remedy
 
 

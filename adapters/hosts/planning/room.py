@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stagelink.adapters.hosts.planning.choice import MORIS
 from stagelink.adapters.hosts.planning.pools import mib, pool_bytes
 from stagelink.adapters.hosts.planning.values import OURS, Finding
 
@@ -14,12 +13,12 @@ if TYPE_CHECKING:
     from stagelink.adapters.hosts.planning.choice import Served
     from stagelink.adapters.hosts.planning.values import Deployment, Stage, Surroundings
 
-_ELSEWHERE = frozenset(("", "device_ipc", "memory", "memory-write", *MORIS.values()))
-"""Backends whose pools lie somewhere else."""
+_HERE = {"shm": (True,), "shm-write": (True, False)}
+"""Backends with pools there, and whose: that of who sends (True), and of who receives."""
 
 
 def shared_bytes(deployment: Deployment, served: Sequence[Served]) -> int:
-    """What the pools take at most: one to send and one to receive, in every process."""
+    """What the pools take at most: one a process and direction; who maps needs none."""
     return sum(_of(deployment, stage, served) for stage in deployment.stages)
 
 
@@ -28,9 +27,10 @@ def _of(deployment: Deployment, stage: Stage, served: Sequence[Served]) -> int:
     if carried is None or carried.spec.name != OURS:
         return 0
     ways = {
-        one.edge.source == stage.number
+        sends
         for one in served
-        if stage.number in {one.edge.source, one.edge.target} and one.backend not in _ELSEWHERE
+        for sends in _HERE.get(one.backend, ())
+        if stage.number == (one.edge.source if sends else one.edge.target)
     }
     return len(ways) * (pool_bytes(carried.spec) or 0) * stage.ranks * stage.replicas
 
