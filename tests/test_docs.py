@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = sorted([*ROOT.glob("docs/tutorials/*.md"), *ROOT.glob("docs/how-to/*.md")])
 FENCE = re.compile(r"```python\n(?:# (\w+\.py)\n)?(.*?)```", re.DOTALL)
 """Code to run; a first line such as ``# encoder.py`` says under which name it is saved."""
-WITHOUT_CODE = {"measure.md"}
-"""Pages about commands only."""
+WITHOUT_CODE = {"measure.md", "replace-the-vllm-omni-connector.md"}
+"""Pages about commands and files only."""
 PATIENCE_S = 100.0
 ENV = os.environ | {"PYTHONPATH": str(ROOT / "src")}
 SCRIPTS = [

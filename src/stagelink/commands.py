@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stagelink import StagelinkError, __version__
-from stagelink.terminal import backends, bench, doctor, keygen, top
+from stagelink.terminal import backends, bench, doctor, keygen, plan, top
 from stagelink.terminal.output import FAILED, INTERRUPTED
 from stagelink.terminal.output import give_up as _give_up
 
@@ -34,6 +34,8 @@ ALL_EXAMPLES = f"""{EXAMPLES}
   stagelink bench --quick                   what a hand-off costs on this machine
 
   stagelink keygen keys --name thinker      keys for security="curve"
+
+  stagelink plan deploy.yaml                what a deployment of vLLM-Omni will do
 
   stagelink top tcp://127.0.0.1:50051       what a running connector does
 """
@@ -71,6 +73,7 @@ app.command(epilog=backends.EXAMPLES)(backends.backends)
 app.command(epilog=bench.EXAMPLES)(bench.bench)
 app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command(epilog=keygen.EXAMPLES)(keygen.keygen)
+app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.command(epilog=top.EXAMPLES)(top.top)
 
 

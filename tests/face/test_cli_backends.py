@@ -118,7 +118,7 @@ def test_the_table_names_every_backend() -> None:
         assert name in result.stdout
 
 
-@pytest.mark.parametrize("command", ["backends", "doctor", "top"])
+@pytest.mark.parametrize("command", ["backends", "doctor", "plan", "top"])
 def test_help_shows_examples(command: str) -> None:
     result = CliRunner().invoke(commands.app, [command, "--help"])
 

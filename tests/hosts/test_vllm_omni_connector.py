@@ -485,6 +485,29 @@ def test_xgmi_on_a_cpu_pool_is_refused(build: Any) -> None:
         build(backend_type="xgmi")
 
 
+def test_a_backend_that_cannot_work_is_told_at_once_and_the_host_goes_on(
+    build: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    connector = build(stage_id=0, backend_type="shmm")
+
+    assert "unknown backend 'shmm'" in caplog.text
+    assert "did you mean 'shm'?" in caplog.text
+    assert connector.put("0", "1", "k", chunk()) == (False, 0, None)
+    assert connector.get("0", "1", "k") is None
+
+
+def test_what_is_opened_is_logged_once(build: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for connector in (
+        build(stage_id=0, backend_type="shm"),
+        build(stage_id=0, backend_type="shm"),
+    ):
+        connector.put("0", "1", "k", chunk())
+
+    assert caplog.text.count("stage 0 puts at tcp://127.0.0.1:") == 1
+    assert "by shm, with a pool of 8388608 bytes" in caplog.text
+
+
 def test_settings_of_stagelink_win(build: Any) -> None:
     sender = build(stage_id=0, stagelink={"shortcut": False, "timeouts": {"ttl_s": 77.0}})
     sender.put("0", "1", "k", chunk())

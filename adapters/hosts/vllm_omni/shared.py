@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any
 import stagelink
 from stagelink import ConfigError
 from stagelink.adapters.hosts.vllm_omni.places import process
+from stagelink.adapters.hosts.vllm_omni.telling import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagelink import Connector
 
-ON_DEVICES = ("mori-xgmi", "device_ipc")
-"""What ``auto`` tries, in this order, where the pool is to lie on a GPU."""
+ON_DEVICES = ("device_ipc", "mori-xgmi")
+"""What ``auto`` tries, in this order, where the pool is to lie on a GPU.
+
+The host shows each stage its own GPUs only. Mori finds no route to a GPU that it does not see, and
+would say so at the first get; device_ipc needs to see none but its own.
+"""
 
 
 class Shared:
@@ -56,7 +61,8 @@ class Registry:
                 shared.holders += 1
                 return shared
             shared = self._known[name] = Shared(name, self._open(settings))
-            return shared
+        _tell(shared.connector, settings)
+        return shared
 
     def give_back(self, shared: Shared) -> None:
         """Let go; the last one closes it."""
@@ -66,6 +72,16 @@ class Registry:
                 return
             self._known.pop(shared.name, None)
         shared.connector.close()
+
+
+def _tell(connector: Connector, settings: dict[str, Any]) -> None:
+    """Say once what has been opened: who puts where, by which backends."""
+    backends = ", ".join(connector.health()["backends"])
+    bound = f"puts at {connector.endpoint}" if connector.endpoint else "gets"
+    logger.info(
+        "StagelinkConnector: stage %s %s by %s, with a pool of %d bytes",
+        settings["stage"], bound, backends, settings["pool_bytes"],
+    )  # fmt: skip
 
 
 def open_best(settings: dict[str, Any]) -> Connector:
