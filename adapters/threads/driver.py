@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from stagelink.adapters.threads.begun import Begun, Left, undoing, when_over
 from stagelink.adapters.threads.closing import shut
 from stagelink.adapters.threads.counters import Counters
+from stagelink.adapters.threads.draining import drain
 from stagelink.adapters.threads.exchange import Exchange
 from stagelink.adapters.threads.narrator import Narrator
 from stagelink.adapters.threads.standby import Standby
@@ -98,8 +99,9 @@ class Driver:
             parts.channel, parts.codec, self._feed, note, narrator=narrator, clock=clock
         )
         self.work = Work(
-            parts.planes, parts.liveness, self.submit, note, self.settle, narrator=narrator
-        )
+            parts.planes, parts.liveness, self.submit, note, self.settle,
+            lost=self._lost, narrator=narrator,
+        )  # fmt: skip
         self._outbox, self._todo = self.exchange.outbox, self.work.todo
         self.views = Views(self._kick)
         self.worker = Worker(parts.log)
@@ -183,7 +185,10 @@ class Driver:
         if self.forked:
             return
         self._end(event, ticket)
+        if self._waiting.pop(ticket.number, None):  # interrupted just when it began to wait
+            self.turns += 1
         self._kick()
+        self.standby.relieve(now=True)  # the interruption may have kept it from handing over
         self.settle()
 
     def leave(self, event: Event, ticket: Ticket) -> None:
@@ -268,6 +273,9 @@ class Driver:
                 try:
                     self.exchange.run(ticket, look)
                     left = False
+                except BaseException as error:
+                    self.exchange.broken_off(error, self._lost)
+                    raise
                 finally:
                     io.release()
                     if left:  # by an interruption: no descriptor tells what is undone
@@ -415,6 +423,11 @@ class Driver:
             raise
         return result
 
+    def _lost(self) -> None:
+        """We were interrupted with something in hand that the core, or a peer, counts on."""
+        with self.state:
+            self._tear()
+
     def _tear(self) -> None:
         """We were interrupted where the core cannot be: let nobody wait for it any more."""
         self.torn, self.usable = True, False
@@ -439,16 +452,19 @@ class Driver:
             self._mail.append(Release(result.handle))
 
     def _take_mail(self) -> None:
-        mail, gone = self._mail, self.views.gone
-        while mail or gone:
-            try:
-                event = mail.popleft() if mail else Release(gone.popleft())
-            except IndexError:
-                continue  # another thread took it
-            if isinstance(event, Left):
-                self._end(*event)
-            else:
-                self._feed(event)
+        if self._mail:
+            drain(self._mail, self._heed, self._lost)
+        if self.views.gone:
+            drain(self.views.gone, self._release, self._lost)
+
+    def _heed(self, event: Event | Left) -> None:
+        if isinstance(event, Left):
+            self._end(*event)
+        else:
+            self._feed(event)
+
+    def _release(self, handle: int) -> None:
+        self._feed(Release(handle))
 
     def _end(self, event: Event, ticket: Ticket) -> None:
         with self.state:  # answers are given under it: none can come in between

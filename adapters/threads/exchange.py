@@ -34,6 +34,9 @@ MOST_STALLED = 4096
 
 MOST_STALLED_BYTES = 64 << 20
 
+RECEIVING = LinkUp("")
+"""In hand while the channel is asked: something may have left it and not have come."""
+
 
 class Backlog:
     """Messages that one link had no room for, in order."""
@@ -62,7 +65,8 @@ class Exchange:
 
     ``feed`` takes what arrived; ``note`` keeps news for later, when no call is under way.
     ``undrained`` says that something was left unread, of which no descriptor tells any more;
-    ``overflowed`` counts messages for links that take too little.
+    ``overflowed`` counts messages for links that take too little; ``in_hand`` is what has been
+    received and not handed on, or :data:`RECEIVING`.
     """
 
     def __init__(
@@ -88,28 +92,48 @@ class Exchange:
         self.peers_refused = dict.fromkeys(REFUSALS, 0)
         self.overflowed = 0
         self.undrained = False
+        self.in_hand: Arrival | None = None
         self.inspections = Inspections(clock)
 
     def run(self, ticket: Ticket | None, look: bool) -> None:
         """Send what waits and take what has arrived, until *ticket* is answered.
 
         Without *look* only what sending may have hidden is read: others watch the descriptor.
+        What an interruption kept from being handed on the next run hands on; heard twice it does
+        no harm.
         """
         if self._closed:
             self.outbox.clear()
             return
         if self.outbox or self.stalled:
             self._flush()
+        if self.in_hand is not None:
+            self._arrived(self.in_hand)
+        self.in_hand = RECEIVING
         receive = self._channel.receive
         while (arrival := receive(look)) is not None:
+            self.in_hand = arrival
             self._arrived(arrival)
             if self.outbox:
                 self._flush()
             if ticket is not None and ticket.done:
-                self.undrained = True
+                self.undrained, self.in_hand = True, None
                 return
+            self.in_hand = RECEIVING
+        self.in_hand = None
         if look:
             self.undrained = False
+
+    def broken_off(self, error: BaseException, lost: Callable[[], object]) -> None:
+        """A run ended with *error*; *lost* is called if what was received may be lost by that.
+
+        What an error came of is not handed on again: its caller tells of it, once.
+        """
+        if isinstance(error, Exception):
+            self.in_hand = None
+        elif self.in_hand is RECEIVING:
+            self.in_hand = None
+            lost()
 
     def close(self) -> None:
         """Close the channel; what is handed in later is dropped."""

@@ -7,6 +7,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from stagelink.adapters.threads.draining import drain
 from stagelink.adapters.threads.errands import Errands, error_of
 from stagelink.core.errors import Reason, TransportError
 from stagelink.core.events import (
@@ -37,7 +38,8 @@ class Work:
     """Orders that are no messages: writes, probes, and what may take long.
 
     ``submit`` reports at once; ``note`` keeps a report for whoever pumps next, and ``pump`` is
-    called when a thread of a plane brought one.
+    called when a thread of a plane brought one; ``lost``, when an interruption kept an order from
+    being carried out, or did so halfway.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Work:
         note: Callable[[Event], object],
         pump: Callable[[], object],
         *,
+        lost: Callable[[], object],
         narrator: Narrator,
     ) -> None:
         self._planes = planes
@@ -55,6 +58,7 @@ class Work:
         self._submit = submit
         self._note = note
         self._pump = pump
+        self._lost = lost
         self._narrator = narrator
         self._log = narrator.log
         self._posting: set[int] = set()
@@ -64,17 +68,15 @@ class Work:
 
     def run(self) -> None:
         """Perform what is queued."""
-        while self.todo:
-            try:
-                action = self.todo.popleft()
-            except IndexError:
-                return
-            if isinstance(action, StartWrite):
-                self._post(action)
-            elif isinstance(action, Probe):
-                self._note(Probed(action.peer, self._is_dead(action)))
-            else:
-                self.errands.run(partial(self._errand, action))
+        drain(self.todo, self._carry_out, self._lost)
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, StartWrite):
+            self._post(action)
+        elif isinstance(action, Probe):
+            self._note(Probed(action.peer, self._is_dead(action)))
+        else:
+            self.errands.run(partial(self._errand, action))
 
     def view(self, peer: Instance, where: RegionRef) -> memoryview:
         """The bytes of *peer* at *where*, writable.

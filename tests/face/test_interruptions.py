@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stagelink
-from stagelink import ClosedError, DeadlineError
+from stagelink import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,7 +103,7 @@ class Pair:
     def __init__(self, backend: str) -> None:
         common: dict[str, Any] = {
             "backend": backend, "pool_bytes": "64KiB", "alignment": 64, "eager_limit": 500,
-            "timeouts": {"close_s": 0.3, "ttl_s": 20.0, "transfer_base_s": 10.0},
+            "timeouts": {"close_s": 0.05, "ttl_s": 20.0, "transfer_base_s": 10.0},
         }  # fmt: skip
         self.sender = stagelink.open(stage="a", role="sender", **common)
         self.reader = stagelink.open(
@@ -153,27 +153,25 @@ def interrupted_pairs(backend: str, *, reads: bool) -> Iterator[tuple[Pair, str]
             return
 
 
-@pytest.mark.parametrize("backend", ["memory", "memory-write"])
+@pytest.mark.parametrize("backend", ["memory", "memory-write", "shm"])
 @pytest.mark.parametrize("reads", [False, True], ids=["put", "get"])
 def test_an_interrupted_call_leaves_a_connector_that_works_or_says_that_it_does_not(
     backend: str, reads: bool
 ) -> None:
-    visited = torn = deaf = 0
+    visited = torn = 0
     for pair, where in interrupted_pairs(backend, reads=reads):
         visited += 1
         assert no_lock_is_held(pair.sender), where
         assert no_lock_is_held(pair.reader), where
+        assert not pair.sender._driver.has_driver, where  # or its standby thread would not serve
+        assert not pair.reader._driver.has_driver, where
         torn += pair.torn
         with torn_is_told(pair):
             pair.put("next", LARGE)
-            try:
-                pair.get("next", LARGE)
-            except DeadlineError:
-                deaf += 1  # an order or a message was lost on its way: see protocol.md
+            pair.get("next", LARGE)
 
     assert visited > 20
     assert torn < visited
-    assert deaf <= visited / 20
 
 
 def torn_is_told(pair: Pair) -> AbstractContextManager[object]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 110.0
+PATIENCE_S = 170.0
 AS_IN_CI = {"PYTHONPATH": str(ROOT / "src"), "CI": "true"}
 """There pytest cuts no message: a difference of megabytes must be told in a few words."""
 SLIPS = ("TypeError", "AttributeError", "NameError", "ImportError", "fixture")
@@ -46,7 +46,7 @@ def ran(module: ModuleType, nodes: list[str], where: Path) -> dict[tuple[str, st
     return told
 
 
-@pytest.mark.parametrize("kind", ["planes", "channels"])
+@pytest.mark.parametrize("kind", ["planes", "channels", "connectors"])
 def test_the_kit_catches_every_broken_backend(kind: str, tmp_path: Path) -> None:
     module = import_module(f"tests.plugins.broken.{kind}")
     wanted = [
