@@ -40,7 +40,7 @@ def nobody(order: WriteOrder, error: str) -> None:
 
 class WritesHalf(MemoryWritePlane):
     def post(self, order: WriteOrder, done: Done) -> None:
-        half = [ref._replace(size=ref.size // 2) for ref in order[2:]]
+        half = [ref._replace(size=ref.size // 2) for ref in order[2:4]]
         super().post(
             order._replace(source=half[0], target=half[1]), lambda _, error: done(order, error)
         )
