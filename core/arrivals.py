@@ -84,7 +84,7 @@ class Arrivals:
         if there:
             self._pool.hold(fetch.block)
         state = LANDED if there else PULLING
-        fetch = fetch._replace(state=state, key=key, generation=generation, size=size)
+        fetch = fetch._replace(state=state, key=key, generation=generation, size=size, body=body)
         fetches.set(fetch)
         lending.used(source)
         self.announce(source, announced, out)
