@@ -71,9 +71,12 @@ class Arrivals:
         """A payload is published, which is written into a block that we have lent."""
         number, key, generation, size, transfer, there, body = message
         fetches, lending = self._gets.fetches, self._gets.lending
-        announced = Announce(number, key, generation, size, PULL, None, body)
         fetch = fetches.of_transfer(source.peer, transfer)
-        if not self._fits(fetch, message):
+        fits = self._fits(fetch, message)
+        if there and fits and self._hand_over(source, fetch, message, out):  # type: ignore[arg-type]
+            return
+        announced = Announce(number, key, generation, size, PULL, None, body)
+        if not fits:
             self._misses(source, fetch, message, out)
             self.announce(source, announced, out)
             return
@@ -81,10 +84,8 @@ class Arrivals:
         assert fetch.block is not None
         if there:
             self._pool.hold(fetch.block)
-            if self._hand_over(source, fetch, message, out):
-                return
         state = LANDED if there else PULLING
-        fetch = fetch._replace(state=state, key=key, generation=generation, size=size)
+        fetch = fetch._replace(state=state, key=key, generation=generation, size=size, body=body)
         fetches.set(fetch)
         lending.used(source)
         self.announce(source, announced, out)
@@ -101,6 +102,8 @@ class Arrivals:
         fetch = gets.fetches.first_waiting(source.address, key, generation)
         if fetch is None or fetch.want_size not in {0, size} or not number:
             return False
+        assert lent.block is not None
+        self._pool.hold(lent.block)
         source.cursor = max(source.cursor, number)
         source.owed += 1
         source.recent.pop(key, None)

@@ -252,15 +252,11 @@ class Gets:
             fetch = fetch._replace(transfer=0)
         ticket = fetch.ticket
         inline = fetch.block is None and fetch.where is None
-        out.append(
-            Complete(
-                ticket,
-                Delivery(
-                    0 if inline else fetch.number, fetch.generation, fetch.size, fetch.peer,
-                    fetch.body, fetch.block, fetch.where,
-                ),
-            )
+        said = (
+            0 if inline else fetch.number, fetch.generation, fetch.size, fetch.peer, fetch.body,
+            fetch.block, fetch.where,
         )  # fmt: skip
+        out.append(new(Complete, (ticket, new(Delivery, said))))
         self._timers.disarm(("fetch", fetch.number))
         if inline:
             self.fetches.set(fetch)

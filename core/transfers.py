@@ -20,7 +20,7 @@ from stagelink.core.handshake.lease import (
     Leases,
 )  # fmt: skip
 from stagelink.core.messages import OPEN_LIMIT, Done, Offer, Refused
-from stagelink.core.values import RegionRef
+from stagelink.core.values import RegionRef, new
 from stagelink.core.violations import Violation
 
 if TYPE_CHECKING:
@@ -136,9 +136,12 @@ class Transfers:
         transfer, target = grant
         self.credited += 1
         self._edges.ledger(reader).lease(entry.generation, reader.name)
-        reader.leases.transfers[transfer] = Lease(QUEUED, entry.generation, target)
-        self.queue.append((reader.instance, transfer))
-        self._start_writes(out, awaited=transfer)
+        lease = Lease(QUEUED, entry.generation, target)
+        if self.queue or self.writing >= self._settings.max_writes:
+            reader.leases.transfers[transfer] = lease
+            self.queue.append((reader.instance, transfer))
+        else:
+            self._start(reader, transfer, lease, out, awaited=True)
         return True
 
     # --- time, plane and peers -----------------------------------------------------------
@@ -266,26 +269,29 @@ class Transfers:
             where = RegionRef(entry.block.pool, entry.block.offset, entry.size)
         reader.send(Offer(transfer, generation, where, entry.body), out)
 
-    def _start_writes(self, out: list[Action], awaited: int = 0) -> None:
-        """Post queued writes while the plane has room for them, oldest first.
-
-        The put that is under way waits for *awaited*, if that is the last one.
-        """
+    def _start_writes(self, out: list[Action]) -> None:
+        """Post queued writes while the plane has room for them, oldest first."""
         while self.queue and self.writing < self._settings.max_writes:
             peer, transfer = self.queue.popleft()
             reader = self._edges.readers[peer]
-            lease = reader.leases.transfers[transfer]
-            entry = self._edges.ledger(reader).entries[lease.generation]
-            assert entry.block is not None
-            assert lease.target is not None
-            reader.leases.transfers[transfer] = lease._replace(state=WRITING)
-            self.writing += 1
             self._timers.disarm(("budget", peer, transfer))
-            stuck_s = self._settings.policy.stuck_write_s(entry.size)
-            self._timers.arm(("stuck", peer, transfer), self.now_s + stuck_s)
-            source = RegionRef(entry.block.pool, entry.block.offset, entry.size)
-            waits = transfer == awaited and not self.queue
-            out.append(StartWrite(peer, transfer, source, lease.target, waits))
+            self._start(reader, transfer, reader.leases.transfers[transfer], out)
+
+    def _start(
+        self, reader: Reader, transfer: int, lease: Lease, out: list[Action], *,
+        awaited: bool = False,
+    ) -> None:  # fmt: skip
+        """Post one write; *awaited*: by the put that is under way."""
+        peer, entry = reader.instance, self._edges.ledger(reader).entries[lease.generation]
+        block, target = entry.block, lease.target
+        assert block is not None
+        assert target is not None
+        reader.leases.transfers[transfer] = lease._replace(state=WRITING)
+        self.writing += 1
+        stuck_s = self._settings.policy.stuck_write_s(entry.size)
+        self._timers.arm(("stuck", peer, transfer), self.now_s + stuck_s)
+        source = new(RegionRef, (block.pool, block.offset, entry.size))
+        out.append(new(StartWrite, (peer, transfer, source, target, awaited)))
 
     def _end(
         self, reader: Reader, transfer: int, answer: Done | Refused, out: list[Action]

@@ -111,6 +111,13 @@ class DeviceSpace(Protocol):
         """On whatever thread, those streams are current again."""
         ...
 
+    def read(self, tensor: Any) -> bytearray | None:  # noqa: ANN401 - a torch tensor
+        """Host bytes of a tensor, once what is queued on the current stream is done.
+
+        None if they do not lie in a row on this very device.
+        """
+        ...
+
     def upload(self, data: memoryview) -> Any:  # noqa: ANN401 - a torch tensor
         """A uint8 tensor on the device with a copy of host bytes, for the current stream."""
         ...

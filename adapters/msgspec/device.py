@@ -164,10 +164,13 @@ class DeviceStaged:
             target.fill(self._parts)
             return
         for offset, source in self._parts:
+            found = source
             if hasattr(source, "device"):
-                tensors().write_down(source, target, offset)
-            else:
-                target[offset : offset + len(source)] = source
+                found = self._space.read(source)
+                if found is None:
+                    tensors().write_down(source, target, offset)
+                    continue
+            target[offset : offset + len(found)] = found
 
 
 def _parts(head: bytes, layout: payload.Layout, leaves: list[Leaf]) -> Parts:

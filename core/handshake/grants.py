@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from stagelink.core.values import new
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -51,12 +53,15 @@ class GrantsOut:
 
     def take(self, generation: int, size: int) -> tuple[int, RegionRef] | None:
         """Spend the smallest block that holds *size* bytes on *generation*, if there is one."""
-        fits = [(ref.size, transfer) for transfer, ref in self.free.items() if ref.size >= size]
-        if not fits:
+        chosen = least = 0
+        for transfer, ref in self.free.items():
+            if ref.size >= size and (not least or ref.size < least):
+                chosen, least = transfer, ref.size
+        if not least:
             return None
-        transfer = min(fits)[1]
+        transfer = chosen
         target = self.free.pop(transfer)._replace(size=size)
-        self.spent[generation] = Spent(transfer, over=False)
+        self.spent[generation] = new(Spent, (transfer, False))
         return transfer, target
 
     def is_writing(self, record: Record) -> bool:

@@ -94,6 +94,17 @@ def _lend_without_limit(_: Callable[..., bool]) -> Any:
     return lambda self, source, size, limit: True
 
 
+def _another_beginning(original: Any) -> Any:
+    def hand_over(self: Arrivals, source: Any, lent: Any, message: Any, out: Any) -> bool:
+        return bool(original(self, source, lent, message._replace(body=b"7"), out))
+
+    return hand_over
+
+
+def _lend_what_came_back(_: Any) -> Any:
+    return lambda self, source, out: self.lend(source, out)
+
+
 CREDIT_MISTAKES = {
     "lent: refuse while writing": Mutation(
         _USED, Transfers, "cancel", refuse_while_writing
@@ -116,6 +127,12 @@ CREDIT_MISTAKES = {
     ),
     "lent: landed is no answer to a revoke": Mutation(
         _USED, Arrivals, "_misses", _answer_is_ignored
+    ),
+    "lent: told another beginning": Mutation(
+        _WORLDS["credit: backlog"], Arrivals, "_hand_over", _another_beginning
+    ),
+    "lent: again what came back unused": Mutation(
+        SMALL["credit: never used"], Lending, "lend_if_due", _lend_what_came_back
     ),
     "lent: for ever": Mutation(SMALL["credit: never used"], Lending, "idle_due", nothing),
     "lent: without a limit": Mutation(
