@@ -78,13 +78,13 @@ class Driver:
     """
 
     def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
+        # Of more than 30 attributes CPython 3.11 makes a dictionary, and each look takes longer.
         self.parts = parts
         self.clock = clock
         self.forked = self.closed = self.torn = False
         self.turns, self.usable = 0, True
         self.tickets = Tickets()
         self.counters = Counters()
-        self.log = parts.log
         self.narrator = Narrator(parts.log, parts.endpoint.settings.policy.lease_warning_s)
         self._endpoint: Endpoint | Torn = parts.endpoint
         self.make_locks()
@@ -119,6 +119,11 @@ class Driver:
         self.state, self.io, self._driving = Lock(), Lock(), Lock()
         self._take_io = partial(self.io.acquire, False)
         self._take_turn = partial(self._driving.acquire, False)
+
+    @property
+    def log(self) -> EventLog:
+        """Where people are told."""
+        return self.parts.log
 
     # --- calls ---------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from stagelink.core.events import Withdraw
 from stagelink.core.keys import check_key, check_stage
 from stagelink.gets import Gets
 from stagelink.metrics import figures_of, health_of
-from stagelink.payload import Draft
 from stagelink.puts import Puts, Receipt
 from stagelink.senders import Senders
 from stagelink.streams.registry import Streams
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from stagelink.config import Config
     from stagelink.core.endpoint import Endpoint
     from stagelink.foreign import Foreign
-    from stagelink.payload import Payload
+    from stagelink.payload import Draft, Payload
     from stagelink.ports import Serializer
     from stagelink.streams.reader import StreamReader
     from stagelink.streams.writer import StreamWriter
@@ -128,9 +127,7 @@ class Connector(Asynchronous):
             puts.admit(
                 call, timeout=timeout, deadline=deadline, ttl=ttl, readers=readers, replace=replace
             )
-            if isinstance(value, Draft):
-                return puts.put_draft(value, call)
-            return puts.store(puts.stage(value), call)
+            return puts.put(value, call)
         except StagelinkError as error:
             call.failed(error)
             raise
