@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stagelink.core.errors import Reason
-from stagelink.core.gets import safe
 from stagelink.core.handshake.fetch import ANEW, DRAINING, GRANTED, LANDED, PULLING, QUEUED
 from stagelink.core.messages import INLINE, PULL, Announce
+from stagelink.core.prospects import safe
 from stagelink.core.rejections import reject_announced
 from stagelink.core.source import FINAL
 from stagelink.core.streams import MARK, stream_of

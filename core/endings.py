@@ -8,6 +8,7 @@ from stagelink.core.errors import Reason
 from stagelink.core.events import Failure
 from stagelink.core.handshake.fetch import DRAINING, HELD, WAITING
 from stagelink.core.handshake.session import DECLINED
+from stagelink.core.prospects import no_room
 from stagelink.core.values import NO_INSTANCE
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Endings:
         trouble = (
             self._known_trouble(source)
             or self._stalled(source, fetch)
-            or self._gets.no_room(fetch)
+            or no_room(self._gets.pool, fetch)
         )
         reason, detail = trouble or (Reason.DEADLINE, _explain(source, fetch))
         self._gets.give_up(fetch, reason.value, detail, out)

@@ -57,7 +57,7 @@ class Gets:
     """Every get of a receiver, from the call to the last view."""
 
     __slots__ = (
-        "_grant", "_pool", "_timers", "ack_delay_s", "debts", "fetches", "lending", "now_s",
+        "_grant", "_timers", "ack_delay_s", "debts", "fetches", "lending", "now_s", "pool",
         "shelf", "sources", "violations", "waits",
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ class Gets:
         grant: Callable[[Iterable[Grant], list[Action]], None],
     ) -> None:  # fmt: skip
         policy, share = settings.policy, Share(settings.peer_share, pool)
-        self._pool = pool
+        self.pool = pool
         self._timers = timers
         self._grant = grant
         self.ack_delay_s = policy.ack_delay_s
@@ -122,16 +122,6 @@ class Gets:
             if here and 0 < fetch.want < newest:
                 detail = f"generation {newest} has taken its place"
                 self.give_up(fetch, Reason.REPLACED.value, detail, out)
-
-    def is_there(self, source: Source, key: str) -> bool:
-        """Whether a get of *key* would be given a payload that nobody else works on."""
-        if self.shelf.of(source.address, key):
-            return True
-        known = source.inbox.get(key)
-        fetch = self.fetches.get(known.fetch) if known else None
-        if fetch is None:
-            return known is not None
-        return not fetch.ticket and fetch.state != HELD
 
     def take(
         self, source: Source, fetch: Fetch, known: Known | Announce, out: list[Action]
@@ -208,7 +198,7 @@ class Gets:
         fetch = self.fetches.set(fetch._replace(state=QUEUED))
         deadline_s = self._timers.when(("fetch", fetch.number), self.now_s)
         waiter = 2 * fetch.number + 1
-        room = self._pool.reserve(waiter, fetch.size, RECEIVE, deadline_s, self.now_s)
+        room = self.pool.reserve(waiter, fetch.size, RECEIVE, deadline_s, self.now_s)
         if isinstance(room, Block):
             self.pull(source, fetch, room, out)
         elif isinstance(room, Refusal):
@@ -216,17 +206,6 @@ class Gets:
             self.fail(fetch, reason.value, describe(room), out)
         else:
             self.lending.make_room(out)
-
-    def no_room(self, fetch: Fetch) -> tuple[Reason, str] | None:
-        """Why *fetch* has not come, if it is for want of room here."""
-        if fetch.state != QUEUED:
-            return None
-        room = self._pool.stats()
-        detail = (
-            f"{fetch.size} bytes did not fit in time: free {room.free}, largest free "
-            f"{room.largest_free}, capacity {room.capacity}, waiting {room.waiting}"
-        )
-        return Reason.NO_ROOM, detail
 
     def pull(self, source: Source, fetch: Fetch, block: Block | None, out: list[Action]) -> None:
         """Ask for the payload under a new id: into *block*, or where it lies (None)."""
@@ -250,13 +229,12 @@ class Gets:
             return
         if fetch.block is not None:  # until it has a taker, the open id keeps the reader's slot
             fetch = fetch._replace(transfer=0)
-        ticket = fetch.ticket
         inline = fetch.block is None and fetch.where is None
         said = (
             0 if inline else fetch.number, fetch.generation, fetch.size, fetch.peer, fetch.body,
             fetch.block, fetch.where,
         )  # fmt: skip
-        out.append(new(Complete, (ticket, new(Delivery, said))))
+        out.append(new(Complete, (fetch.ticket, new(Delivery, said))))
         self._timers.disarm(("fetch", fetch.number))
         if inline:
             self.fetches.set(fetch)
@@ -272,7 +250,7 @@ class Gets:
             self.fail(fetch, reason, detail, out)
             return
         self._answer(fetch, reason, detail, out)
-        self._pool.quarantine(fetch.block, {fetch.transfer})
+        self.pool.quarantine(fetch.block, {fetch.transfer})
         self.debts.since[fetch.transfer] = self.now_s
         source = self.sources[fetch.address]
         self.fetches.set(fetch._replace(state=DRAINING, ticket=0))
@@ -298,9 +276,9 @@ class Gets:
         self._timers.disarm(("fetch", fetch.number))
         self.fetches.end(fetch)
         if fetch.state == QUEUED:
-            self._grant(self._pool.leave(2 * fetch.number + 1), out)
+            self._grant(self.pool.leave(2 * fetch.number + 1), out)
         elif fetch.block is not None:
-            self._grant(self._pool.free(fetch.block), out)
+            self._grant(self.pool.free(fetch.block), out)
         self._books_changed(fetch, out)
         self.retry_stalled(self.sources[fetch.address], out)
 
@@ -308,7 +286,7 @@ class Gets:
         """No write of this transfer can follow: its block leaves quarantine."""
         self.fetches.end(fetch)
         self.debts.since.pop(fetch.transfer, None)
-        self._grant(self._pool.ended(fetch.transfer), out)
+        self._grant(self.pool.ended(fetch.transfer), out)
         self._books_changed(fetch, out)
 
     def _books_changed(self, fetch: Fetch, out: list[Action]) -> None:
@@ -328,9 +306,9 @@ class Gets:
         source = self.sources[fetch.address]
         source.inbox.drop(fetch.key, fetch.generation)
         if fetch.state == QUEUED:
-            self._grant(self._pool.leave(2 * fetch.number + 1), out)
+            self._grant(self.pool.leave(2 * fetch.number + 1), out)
         elif fetch.block is not None:
-            self._grant(self._pool.free(fetch.block), out)
+            self._grant(self.pool.free(fetch.block), out)
         if not fetch.ticket:
             self._timers.disarm(("fetch", fetch.number))
             self.fetches.end(fetch)
@@ -376,10 +354,3 @@ class Gets:
         source.stalled.clear()
         for key in keys:
             self.advance(source, key, out)
-
-
-def safe(fetch: Fetch | None) -> bool:
-    """Whether *fetch* answers its caller by itself, although its payload has left the log."""
-    if fetch is None or fetch.state == QUEUED:
-        return False
-    return bool(fetch.ticket) or fetch.state == HELD

@@ -29,6 +29,7 @@ from stagelink.core.messages import (
     Synced,
     Welcome,
 )  # fmt: skip
+from stagelink.core.prospects import is_there
 from stagelink.core.rejections import reject
 from stagelink.core.senders import Senders
 from stagelink.core.source import Source
@@ -202,7 +203,7 @@ class Incoming:
         self._gets.now_s = now_s
         source = self.senders.find(command.address, command.source, out)
         refusal = source.refusal(command.source)
-        ready = [key for key in command.keys if self._gets.is_there(source, key)]
+        ready = [key for key in command.keys if is_there(self._gets, source, key)]
         ended = (key for key in command.keys if source.known_end(key)[0])
         key = ready[0] if ready else next(ended, None)
         if refusal is not None or key is not None:

@@ -74,7 +74,12 @@ class Lane:
         self._queue: deque[Job] = deque()
         self._flights: set[Flight] = set()
         self._waiting: deque[Flight] = deque()
-        # The engine's thread may still be on its way out of a status that has just ended.
+        # The engine stores a status's code, at which Wait() returns, before its thread has left
+        # the status: destroyed at once it would be touched after that. Nothing tells when that
+        # thread is out. A later end would prove it if only one thread ended them; but those that
+        # post tell of failures, and each public call makes a status of its own, so none
+        # can be used again. This is a bound and no proof: one thread would have to stand still
+        # between two instructions while others carry as much as is ever under way at once.
         self._kept: deque[Status] = deque(maxlen=DEPTH)
         self._beginning = self._connecting = self._held = self._stopped = False
         self._cause = ""

@@ -10,6 +10,7 @@ from tests.model.state import Call, Put, Reading, View, Violation
 from stagelink.core import events as ev
 from stagelink.core.errors import Reason
 from stagelink.core.pool import Block
+from stagelink.core.prospects import is_there
 from stagelink.core.streams import Progress, parse_end
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Answers:
         source = next(iter(incoming.sources.values()))
         if key not in self.world.bounds.keys:
             raise Violation(f"7 a wait is answered by {key!r}, which it does not want")
-        if not incoming._gets.is_there(source, key) and not source.known_end(key)[0]:
+        if not is_there(incoming._gets, source, key) and not source.known_end(key)[0]:
             raise Violation(f"7 a wait is answered by {key!r}, which is not there")
 
     # --- deliveries ----------------------------------------------------------------------

@@ -16,6 +16,7 @@ from stagelink.core.blocks import HELD, QUARANTINED, RESERVED, SEND
 from stagelink.core.endpoint import Endpoint
 from stagelink.core.handshake import fetch as gets
 from stagelink.core.handshake.lease import DRAINING, OFFERED, QUEUED, WRITING
+from stagelink.core.prospects import is_there
 
 if TYPE_CHECKING:
     from tests.model.state import State
@@ -287,7 +288,7 @@ def _nobody_waits(receiver: Endpoint, sender: Endpoint, source: Source, reader: 
             raise Violation(f"10 {fetch} waits, and {entry} is there")
     for wait in receiver.incoming.waits.all():
         for key in wait.keys:
-            if receiver.incoming._gets.is_there(source, key):
+            if is_there(receiver.incoming._gets, source, key):
                 raise Violation(f"10 {wait} waits, and {key!r} is there")
 
 
