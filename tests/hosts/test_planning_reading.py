@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import deepcopy
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.hosts.plans import THREE, codes, plan_of, spoilt
@@ -14,9 +16,11 @@ from stagelink.adapters.hosts.planning import (
     make_plan,
     read_document,
 )
-from stagelink.adapters.hosts.planning.reading import parse_text
+from stagelink.adapters.hosts.planning.reading import lay_over, parse_text
+from stagelink.adapters.hosts.planning.values import Document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 OVERLAY = """\
@@ -186,3 +190,54 @@ def test_a_number_may_come_from_a_nested_layout() -> None:
     stage = plan_of(nested).deployment.stages[1]
 
     assert (stage.devices, stage.replicas, stage.sequences) == (("4", "5"), 2, 8)
+
+
+JUNK: list[Any] = [
+    None, True, 0, -1, 1.5, "", "x", "${A}", [], {}, [1, [2]], {"name": 5}, {"a": {}}, 10**30,
+    {"name": "StagelinkConnector", "extra": None}, "9" * 5000, ["0"], {1: 2}, {"stage_id": 0},
+]  # fmt: skip
+FIELDS = [
+    "role",
+    "zmq_port",
+    "backend_type",
+    "edges",
+    "platforms",
+    "stages",
+    "connectors",
+    "env",
+    5,
+]
+
+
+def places_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of everything in *value*."""
+    rows: Any = ()
+    if isinstance(value, (dict, list)):
+        rows = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in rows:
+        yield (*path, key)
+        yield from places_in(item, (*path, key))
+
+
+def spoil(chance: Random, data: Any) -> None:
+    """Put something else in the place of one thing, or beside it."""
+    *path, last = chance.choice(list(places_in(data)))
+    for key in path:
+        data = data[key]
+    key = chance.choice(FIELDS) if isinstance(data, dict) and chance.random() < 0.2 else last
+    data[key] = deepcopy(chance.choice(JUNK))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_file_is_so_wrong_that_planning_fails(seed: int) -> None:
+    chance = Random(seed)
+    whole, part = (parse_text("base.yaml", text) for text in (THREE, OVERLAY))
+    for _ in range(20):
+        data = deepcopy(chance.choice([whole, part]).data)
+        for _ in range(chance.randint(1, 4)):
+            if data:
+                spoil(chance, data)
+        document = Document(data, {}, ("x.yaml",))
+        for one in (document, lay_over(whole, document)):
+            kind = chance.choice(["mi300x", "nvidia", "cpu", "none"])
+            make_plan(one, assumed(kind), Surroundings({})).plain()

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,38 @@ def test_a_stage_in_the_middle_gets_and_puts(build: Any) -> None:
     assert is_equal(taken(last, "12", "r_1_0"), chunk())
 
 
+def test_no_get_waits_for_the_memory_of_its_connector(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stagelink.adapters.hosts.vllm_omni import shared
+
+    may_open = threading.Event()
+
+    def slowly(settings: dict[str, Any]) -> Any:
+        may_open.wait(PATIENCE_S)
+        return shared.open_best(settings)
+
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+    sender.put("0", "1", "k", chunk())
+    monkeypatch.setattr(shared.REGISTRY, "_open", slowly)
+
+    for _ in range(3):
+        assert receiver.get("0", "1", "k") is None
+    late = time.monotonic() + 0.01
+    assert receiver.get_with_deadline("0", "1", "k", None, deadline=late) is None
+    may_open.set()
+
+    assert is_equal(taken(receiver, "01", "k"), chunk())
+
+
+def test_who_maps_the_senders_pool_takes_no_memory_for_its_own(build: Any) -> None:
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+    sender.put("0", "1", "k", {"x": torch.ones(1 << 20)})
+
+    assert taken(receiver, "01", "k")["x"].sum() == 1 << 20
+    assert receiver.health()["receiving"][0]["pool_size"] == 1 << 20
+
+
 # --- values ------------------------------------------------------------------------------
 
 
@@ -185,6 +218,7 @@ def test_values_come_as_the_hosts_own_serializer_would_give_them(build: Any) -> 
         "big": torch.arange(1 << 18),
         "empty": torch.empty(0, 4),
         "scalar": torch.tensor(2.5),
+        "flags": [torch.tensor(True), torch.tensor(False), torch.tensor([True])],
         "strided": torch.arange(12).reshape(3, 4).T,
         "raw": b"bytes",
         "images": [],
@@ -237,6 +271,21 @@ def test_what_cannot_be_serialized_is_told_and_its_key_is_free(
 
     assert is_equal(taken(receiver, "01", "r_0_0"), chunk(1))
     assert "'r_0_0' was not put from stage 0 for stage 1: TypeError" in caplog.text
+
+
+def test_nothing_that_was_put_or_taken_is_kept(build: Any) -> None:
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+    tensor = torch.ones(1 << 16)
+    put, refused = weakref.ref(tensor), {"x": tensor, "y": object()}
+    sender.put("0", "1", "bad", refused)
+    sender.put("0", "1", "k", {"x": tensor})
+    del tensor, refused
+
+    assert put() is None
+    got = taken(receiver, "01", "k")
+    left = weakref.ref(got["x"])
+    del got
+    assert left() is None
 
 
 def test_a_key_that_is_put_again_has_the_later_value(build: Any) -> None:
@@ -300,6 +349,9 @@ def test_a_sender_that_is_never_met_is_told_once(
     monkeypatch.setattr(receiving, "UNMET_S", -1.0)
     receiver = build(stage_id=1)
 
+    until_s = time.monotonic() + PATIENCE_S
+    while "no sender met yet" not in caplog.text and time.monotonic() < until_s:
+        assert receiver.get("0", "1", "k") is None
     for _ in range(3):
         assert receiver.get("0", "1", "k") is None
 

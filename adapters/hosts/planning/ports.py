@@ -36,6 +36,10 @@ PURPOSES = {"payload": 0, "kv": 100, "orchestrator": 200}
 BINDING = frozenset((OURS, MORI, MOONCAKE, NIXL, YUANRONG))
 """Connectors whose senders bind a port."""
 LAST = 65535
+REPLICAS = LAST // PER_REPLICA + 2
+"""More of them have no ports, whatever the base: one too many is enough to tell."""
+DIGITS = 9
+"""Longer numbers are none of a port's."""
 API_PORT = 8000
 """Where ``vllm serve`` listens unless it is told otherwise."""
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
@@ -74,8 +78,13 @@ def base_of(spec: Spec, env: dict[str, str]) -> int | None:
     told = spec.extra.get("zmq_port", BASE)
     if isinstance(told, str):
         told = _VARIABLE.sub(lambda m: env.get(m[1] or m[2], m[0]), told)
-        return int(told) if told.isdigit() else None
+        return int(told) if _is_number(told) else None
     return told if isinstance(told, int) and not isinstance(told, bool) else None
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number that may be a port, or at least is no longer than one."""
+    return text.isdecimal() and len(text) <= DIGITS
 
 
 def binds(deployment: Deployment, env: dict[str, str]) -> list[Bind]:
@@ -93,7 +102,7 @@ def binds(deployment: Deployment, env: dict[str, str]) -> list[Bind]:
                     port_of(base, purpose, stage.number, rank, replica),
                     stage.number, purpose, replica, rank, sure, where,
                 )
-                for replica in range(stage.replicas)
+                for replica in range(min(stage.replicas, REPLICAS))
                 for rank in range(stage.ranks)
             ]  # fmt: skip
     return found
@@ -174,7 +183,7 @@ def _named(value: object, path: str) -> Iterator[tuple[int, str, str]]:
     if isinstance(value, dict):
         for key, item in value.items():
             here = f"{path}.{key}" if path else str(key)
-            if str(key).lower().endswith("port") and str(item).isdigit():
+            if str(key).lower().endswith("port") and _is_number(str(item)):
                 if key not in {"zmq_port", "sender_zmq_port"}:
                     yield int(item), f"{key} of {path or 'the file'}", here
             else:

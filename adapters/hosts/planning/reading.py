@@ -130,11 +130,16 @@ def _table(document: Document, key: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _stages(base: Any, top: Any) -> list[Any]:  # noqa: ANN401 - what a file holds
-    merged: dict[Any, Any] = {}
+def _stages(base: Any, top: Any) -> Any:  # noqa: ANN401 - what a file holds
+    """Both lists by their ids; what is no list is left for the parser to find."""
+    for told in (top, base):
+        if told is not None and not isinstance(told, list):
+            return told
+    merged: dict[object, Any] = {}
     for stage in (*(base or ()), *(top or ())):
-        number = stage.get("stage_id") if isinstance(stage, dict) else id(stage)
-        merged[number] = _stage(merged[number], stage) if number in merged else stage
+        number = stage.get("stage_id") if isinstance(stage, dict) else None
+        known = number if isinstance(number, int) else ("no id", len(merged))
+        merged[known] = _stage(merged[known], stage) if known in merged else stage
     return list(merged.values())
 
 
@@ -149,11 +154,16 @@ def _stage(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
 
 def _platforms(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     merged = {}
-    for name in (*base, *(name for name in top if name not in base)):
-        under, over = base.get(name) or {}, top.get(name) or {}
+    for name in dict.fromkeys((*base, *top)):
+        under, over = _section(base, name), _section(top, name)
         stages = _stages(under.get("stages"), over.get("stages"))
         merged[name] = {**under, **over, "stages": stages}
     return merged
+
+
+def _section(platforms: dict[str, Any], name: str) -> dict[str, Any]:
+    found = platforms.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _deep(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,9 @@ _DIFFUSION = frozenset((
     "cfg_parallel_size", "vae_patch_parallel_size", "use_hsdp", "model_class_name",
 ))  # fmt: skip
 """Fields of diffusion stages, which have other ways to use several devices."""
+MOST = 1024
+"""Replicas, or ranks: nobody has more."""
+MOST_TOKENS = 1 << 40
 KV_PATIENCE_S = 30.0
 """How long a stage waits for a KV cache, unless the file says otherwise."""
 
@@ -67,7 +70,7 @@ def _overrides(
     chosen: dict[int, dict[str, Any]] = {}
     for name, section in (sections if isinstance(sections, dict) else {}).items():
         stages = section.get("stages") if isinstance(section, dict) else None
-        for stage in stages or ():
+        for stage in stages if isinstance(stages, list) else ():
             number = stage.get("stage_id") if isinstance(stage, dict) else None
             if not isinstance(number, int):
                 continue
@@ -95,9 +98,10 @@ def _stage(
 
     def count(name: str, *tables: dict[str, Any], least: int = 1) -> int:
         value = next((t[name] for t in tables if t.get(name) is not None), least)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        most = MOST if least else MOST_TOKENS
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
-        what = f"{name} is {value!r:.40}, and must be a number from {least} on"
+        what = f"{name} is {value!r:.40}, and must be a number from {least} to {most}"
         findings.append(Finding("wrong-type", "error", f"{where}.{name}", what))
         return least
 
