@@ -50,7 +50,7 @@ __all__ = [
     "DuplicateKeyError", "ForkedError", "GoneError", "IncompleteStreamError", "LeaseError",
     "Payload", "PayloadError", "PeerError", "ProtocolViolationError", "PutTicket", "Reason",
     "Receipt", "StagelinkError", "StreamReader", "StreamWriter", "TransportError", "Upstream",
-    "__version__", "open",
+    "__version__", "check", "open",
 ]  # fmt: skip
 
 _LAZY = {
@@ -81,6 +81,20 @@ def open(**settings: Any) -> Connector:  # noqa: A001, ANN401 - reads as stageli
     from stagelink.compose import compose  # noqa: PLC0415 - loads the chosen backend only
 
     return compose(settings)
+
+
+def check(**settings: Any) -> tuple[str, ...]:  # noqa: ANN401 - as for open
+    """The names of the backends that :func:`open` would use here, best first; opens nothing.
+
+    Args:
+        **settings: as for :func:`open`.
+
+    Raises:
+        ConfigError: a setting is misspelt or wrong, or no backend that it allows works here.
+    """
+    from stagelink.compose import check  # noqa: PLC0415 - loads every backend's probe
+
+    return check(settings)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class of the face

@@ -80,6 +80,18 @@ def compose(settings: Mapping[str, Any], manager: Manager | None = None) -> Conn
     return connector
 
 
+def check(settings: Mapping[str, Any], manager: Manager | None = None) -> tuple[str, ...]:
+    """The backends that would serve a connector of *settings*; nothing is opened.
+
+    Raises:
+        ConfigError: as :func:`stagelink.check`.
+    """
+    config = load_config(settings)
+    manager = manager or Manager()
+    context = BackendContext(secrets.token_bytes(16), config)
+    return tuple(backend.name for backend in manager.choose(config.backend, context))
+
+
 def _is_open_to_others(config: Config, address: str) -> bool:
     """Whether other hosts may come in without a key."""
     if config.security != "none" or not address.startswith("tcp://"):

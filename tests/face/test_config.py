@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import stagelink
 from stagelink.config import Config, check_port, load_config
 from stagelink.core.errors import ConfigError
 
@@ -196,3 +197,11 @@ def test_xgmi_refuses_a_pool_on_the_cpu() -> None:
         load(backend="mori-xgmi", mori={"memory_pool_device": "cpu"})
     rdma = load(backend="mori-rdma", mori={"memory_pool_device": "cpu"})
     assert rdma.mori.memory_pool_device == "cpu"
+
+
+def test_what_would_serve_is_told_without_opening_anything() -> None:
+    assert stagelink.check(stage="a", role="peer", backend="memory") == ("memory",)
+    with pytest.raises(ConfigError, match="unknown backend 'memry'"):
+        stagelink.check(stage="a", role="peer", backend="memry")
+    with pytest.raises(ConfigError, match="unknown setting 'rank_'"):
+        stagelink.check(stage="a", role="peer", rank_=1)

@@ -172,6 +172,38 @@ def test_a_stage_in_the_middle_gets_and_puts(build: Any) -> None:
     assert is_equal(taken(last, "12", "r_1_0"), chunk())
 
 
+def test_no_get_waits_for_the_memory_of_its_connector(
+    build: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stagelink.adapters.hosts.vllm_omni import shared
+
+    may_open = threading.Event()
+
+    def slowly(settings: dict[str, Any]) -> Any:
+        may_open.wait(PATIENCE_S)
+        return shared.open_best(settings)
+
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+    sender.put("0", "1", "k", chunk())
+    monkeypatch.setattr(shared.REGISTRY, "_open", slowly)
+
+    for _ in range(3):
+        assert receiver.get("0", "1", "k") is None
+    late = time.monotonic() + 0.01
+    assert receiver.get_with_deadline("0", "1", "k", None, deadline=late) is None
+    may_open.set()
+
+    assert is_equal(taken(receiver, "01", "k"), chunk())
+
+
+def test_who_maps_the_senders_pool_takes_no_memory_for_its_own(build: Any) -> None:
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+    sender.put("0", "1", "k", {"x": torch.ones(1 << 20)})
+
+    assert taken(receiver, "01", "k")["x"].sum() == 1 << 20
+    assert receiver.health()["receiving"][0]["pool_size"] == 1 << 20
+
+
 # --- values ------------------------------------------------------------------------------
 
 
@@ -300,6 +332,9 @@ def test_a_sender_that_is_never_met_is_told_once(
     monkeypatch.setattr(receiving, "UNMET_S", -1.0)
     receiver = build(stage_id=1)
 
+    until_s = time.monotonic() + PATIENCE_S
+    while "no sender met yet" not in caplog.text and time.monotonic() < until_s:
+        assert receiver.get("0", "1", "k") is None
     for _ in range(3):
         assert receiver.get("0", "1", "k") is None
 
@@ -483,6 +518,29 @@ def test_variables_of_the_environment_are_put_in(
 def test_xgmi_on_a_cpu_pool_is_refused(build: Any) -> None:
     with pytest.raises(stagelink.ConfigError, match="memory_pool_device"):
         build(backend_type="xgmi")
+
+
+def test_a_backend_that_cannot_work_is_told_at_once_and_the_host_goes_on(
+    build: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    connector = build(stage_id=0, backend_type="shmm")
+
+    assert "unknown backend 'shmm'" in caplog.text
+    assert "did you mean 'shm'?" in caplog.text
+    assert connector.put("0", "1", "k", chunk()) == (False, 0, None)
+    assert connector.get("0", "1", "k") is None
+
+
+def test_what_is_opened_is_logged_once(build: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for connector in (
+        build(stage_id=0, backend_type="shm"),
+        build(stage_id=0, backend_type="shm"),
+    ):
+        connector.put("0", "1", "k", chunk())
+
+    assert caplog.text.count("stage 0 puts at tcp://127.0.0.1:") == 1
+    assert "by shm, with a pool of 8388608 bytes" in caplog.text
 
 
 def test_settings_of_stagelink_win(build: Any) -> None:

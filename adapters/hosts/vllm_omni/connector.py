@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm_omni.distributed.omni_connectors.connectors.base import OmniConnectorBase
 
+import stagelink
 from stagelink import StagelinkError
 from stagelink.adapters.hosts.vllm_omni import places
 from stagelink.adapters.hosts.vllm_omni.options import Options
@@ -52,13 +53,23 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
         self.role = str(config.get("role") or "peer").lower()
         self.host = options.host
         self.zmq_port = options.base_port
-        self._teller = Teller()
+        teller = self._teller = Teller()
         self._sending = Sending(options)
         self._receiving = Receiving(options, self._teller)
         self._most_viewed = options.pool_bytes // VIEWED_SHARE
         self._puts = self._gets = self._bytes = self._errors = 0
         self._poll = self._receiving.poll
         self._closed = False
+        if options.backend != "auto":
+            self._check_backend(teller)
+
+    def _check_backend(self, teller: Teller) -> None:
+        """Say now what each put and get would say: the backend cannot work here."""
+        ours = {"stage": str(self.stage_id), "role": "peer"}
+        try:
+            stagelink.check(**self._options.opened_with(**ours))
+        except StagelinkError as error:
+            teller.say("backend", f"nothing can be put or got here: {error}", error=True)
 
     # --- sending -------------------------------------------------------------------------
 

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagelink import ClosedError, ConfigError, ForkedError, GoneError, PeerError, StagelinkError
 from stagelink.adapters.hosts.vllm_omni import places
-from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY, Shared
+from stagelink.adapters.hosts.vllm_omni.opening import Openings
+from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stagelink import Payload, Upstream
     from stagelink.adapters.hosts.vllm_omni.options import Options
-    from stagelink.adapters.hosts.vllm_omni.shared import Registry
+    from stagelink.adapters.hosts.vllm_omni.shared import Registry, Shared
     from stagelink.adapters.hosts.vllm_omni.telling import Teller
 
 REST_S = 0.05
@@ -26,6 +27,12 @@ UNMET_S = 5.0
 
 OPENING_REST_S = 1.0
 """How long until a connector that could not be opened is tried again."""
+
+UNUSED_BYTES = 1 << 20
+"""The pool of who gets by mapping the sender's: nothing comes into it."""
+
+MAPS = ("shm", "auto")
+"""Backends with which the peers of one host map each other, if their pools are the host's."""
 
 _MOST_ROUTES = 4096
 _MOST_ENDED = 4096
@@ -50,15 +57,13 @@ class Receiving:
     ) -> None:  # fmt: skip
         self._options = options
         self._teller = teller
-        self._registry = registry
         self._clock = clock
         self._lock = threading.Lock()
-        self._held: dict[str, Shared] = {}
+        self._openings = Openings(registry)
         self._polls: dict[Way, Callable[[str], Payload | None]] = {}
         self._routes: dict[Way, Route] = {}
         self._resting: dict[object, float] = {}
         self._asked: dict[str, Route] = {}
-        self._closed = False
         self.sender_host = options.sender_host
         self.sender_port = options.sender_port
 
@@ -79,13 +84,15 @@ class Receiving:
                 return None
             poll = self._polls.get(way)
             return self._first_poll(way, key) if poll is None else poll(key)
-        except (StagelinkError, TypeError) as error:  # the latter: what is no key, or no host
+        except Exception as error:  # noqa: BLE001 - on the thread that serves every request
             self._failed(way, key, error)
             return None
 
     def _first_poll(self, way: Way, key: str) -> Payload | None:
         """A poll until the sender has been met; then it is :meth:`stagelink.Upstream.poll`."""
         route = self._found(way)
+        if route is None:
+            return None
         payload = route.upstream.poll(key)
         if route.upstream.connected:
             self._polls[way] = route.upstream.poll
@@ -102,11 +109,14 @@ class Receiving:
         try:
             if self._resting and self._rests((way, key)):
                 return None
-            route = self._asked[key] = self._found(way)
+            route = self._found(way, deadline_s)
+            if route is None:
+                return None
+            self._asked[key] = route
             return route.upstream.get(key, deadline=deadline_s)
         except TimeoutError:
             return None
-        except (StagelinkError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 - nor may a wait raise
             self._failed(way, key, error)
             return None
         finally:
@@ -138,8 +148,8 @@ class Receiving:
 
     # --- finding senders -----------------------------------------------------------------
 
-    def _found(self, way: Way) -> Route:
-        """The sender that *way* leads to, dialled if it has not been.
+    def _found(self, way: Way, until_s: float | None = None) -> Route | None:
+        """The sender that *way* leads to, dialled if it has not been; None: we are opening yet.
 
         Raises:
             StagelinkError: there is none, or our connector cannot be opened.
@@ -148,10 +158,12 @@ class Receiving:
         if route is not None:
             return route
         host, port = self._place(way)
+        held = self._openings.held.get(way[1]) or self._opened(way[1], until_s)
+        if held is None:
+            return None
         with self._lock:
             route = self._routes.get(way)
             if route is None:
-                held = self._held.get(way[1]) or self._opened(way[1])
                 upstream = held.connector.upstream(host, port, source=way[0])
                 route = Route(upstream, self._clock())
                 if len(self._routes) >= _MOST_ROUTES:
@@ -172,14 +184,12 @@ class Receiving:
             where = self._options.host
         return places.shown(where), self.sender_port or places.port_of(self._options, from_stage)
 
-    def _opened(self, to_stage: str) -> Shared:
-        if self._closed:
-            msg = "the connector is closed"
-            raise ClosedError(msg)
+    def _opened(self, to_stage: str, until_s: float | None) -> Shared | None:
+        options = self._options
+        if options.backend in MAPS and options.pool_device == "cpu":
+            options = options._replace(pool_bytes=min(options.pool_bytes, UNUSED_BYTES))
         ours = {"stage": to_stage, "role": "receiver", **places.identity()}
-        held = self._registry.take(self._options.opened_with(**ours))
-        self._held[to_stage] = held
-        return held
+        return self._openings.want(to_stage, options.opened_with(**ours), until_s)
 
     # --- failures ------------------------------------------------------------------------
 
@@ -197,7 +207,8 @@ class Receiving:
         if isinstance(error, ClosedError):
             return
         if isinstance(error, ForkedError):  # what our parent holds is its own
-            self._held, self._routes, self._polls = {}, {}, {}
+            self._openings.forget()
+            self._routes, self._polls = {}, {}
             return
         if isinstance(error, StagelinkError):
             self._rest(way, key, error)
@@ -215,21 +226,18 @@ class Receiving:
 
     def viewed(self, to_stage: str) -> int:
         """Bytes that views of what stage *to_stage* got keep where they lie."""
-        held = self._held.get(to_stage)
+        held = self._openings.held.get(to_stage)
         return held.connector.viewed_bytes if held is not None else 0
 
     def health(self) -> list[dict[str, Any]]:
         """That of each of our connectors."""
-        return [held.connector.health() for held in list(self._held.values())]
+        return [held.connector.health() for held in list(self._openings.held.values())]
 
     def close(self) -> None:
         """Let go of our connectors. Twice is fine."""
         with self._lock:
-            self._closed = True
-            held, self._held = list(self._held.values()), {}
             self._routes, self._polls = {}, {}
-        for shared in held:
-            self._registry.give_back(shared)
+        self._openings.close()
 
 
 def _number(port: object) -> int:

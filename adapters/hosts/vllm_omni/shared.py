@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import stagelink
 from stagelink import ConfigError
 from stagelink.adapters.hosts.vllm_omni.places import process
+from stagelink.adapters.hosts.vllm_omni.telling import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,8 @@ class Registry:
                 shared.holders += 1
                 return shared
             shared = self._known[name] = Shared(name, self._open(settings))
-            return shared
+        _tell(shared.connector, settings)
+        return shared
 
     def give_back(self, shared: Shared) -> None:
         """Let go; the last one closes it."""
@@ -66,6 +68,16 @@ class Registry:
                 return
             self._known.pop(shared.name, None)
         shared.connector.close()
+
+
+def _tell(connector: Connector, settings: dict[str, Any]) -> None:
+    """Say once what has been opened: who puts where, by which backends."""
+    backends = ", ".join(connector.health()["backends"])
+    bound = f"puts at {connector.endpoint}" if connector.endpoint else "gets"
+    logger.info(
+        "StagelinkConnector: stage %s %s by %s, with a pool of %d bytes",
+        settings["stage"], bound, backends, settings["pool_bytes"],
+    )  # fmt: skip
 
 
 def open_best(settings: dict[str, Any]) -> Connector:
