@@ -217,6 +217,7 @@ def test_values_come_as_the_hosts_own_serializer_would_give_them(build: Any) -> 
         "big": torch.arange(1 << 18),
         "empty": torch.empty(0, 4),
         "scalar": torch.tensor(2.5),
+        "flags": [torch.tensor(True), torch.tensor(False), torch.tensor([True])],
         "strided": torch.arange(12).reshape(3, 4).T,
         "raw": b"bytes",
         "images": [],

@@ -57,3 +57,16 @@ def test_the_entry_point_is_what_it_says() -> None:
     loaded = EntryPoint("stagelink", value.split('"')[0], "vllm.general_plugins").load()
 
     assert loaded is plugin.register
+
+
+def test_a_process_that_closes_nothing_ends_and_leaves_nothing(base: int) -> None:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    command = [sys.executable, "-m", "tests.hosts.leaves", str(base)]
+
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+
+    assert done.stdout == "leaves\n"
+    assert done.stderr == ""

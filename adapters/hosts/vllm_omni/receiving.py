@@ -25,6 +25,9 @@ REST_S = 0.05
 UNMET_S = 5.0
 """How long a sender is looked for before the log says that it has not been met."""
 
+OPENING_LOOK_S = 0.002
+"""How often it is looked whether a connector that is being opened stands."""
+
 OPENING_REST_S = 1.0
 """How long until a connector that could not be opened is tried again."""
 
@@ -92,6 +95,7 @@ class Receiving:
         """A poll until the sender has been met; then it is :meth:`stagelink.Upstream.poll`."""
         route = self._found(way)
         if route is None:
+            self._resting[way] = self._clock() + OPENING_LOOK_S
             return None
         payload = route.upstream.poll(key)
         if route.upstream.connected:

@@ -6,13 +6,14 @@ and one port between them. Both then hold the same one, and it closes with the l
 
 from __future__ import annotations
 
+import atexit
 import json
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import stagelink
-from stagelink import ConfigError
+from stagelink import ClosedError, ConfigError
 from stagelink.adapters.hosts.vllm_omni.places import process
 from stagelink.adapters.hosts.vllm_omni.telling import logger
 
@@ -43,6 +44,7 @@ class Registry:
         self._open = opened or open_best
         self._lock = threading.Lock()
         self._known: dict[str, Shared] = {}
+        self._over = False
 
     def take(self, settings: dict[str, Any]) -> Shared:
         """Hold the connector of exactly these *settings*; open it if nobody does.
@@ -52,6 +54,9 @@ class Registry:
         """
         name = json.dumps([process(), settings], sort_keys=True, default=str)
         with self._lock:
+            if self._over:
+                msg = "the process is about to end"
+                raise ClosedError(msg)
             shared = self._known.get(name)
             if shared is not None:
                 shared.holders += 1
@@ -62,12 +67,22 @@ class Registry:
 
     def give_back(self, shared: Shared) -> None:
         """Let go; the last one closes it."""
+        if self._over:
+            return
         with self._lock:
             shared.holders -= 1
             if shared.holders:
                 return
             self._known.pop(shared.name, None)
         shared.connector.close()
+
+    def close(self) -> None:
+        """Close what is open, before the interpreter stops the threads that it needs for that."""
+        with self._lock:
+            self._over = True
+            known, self._known = list(self._known.values()), {}
+        for shared in known:
+            shared.connector.close()
 
 
 def _tell(connector: Connector, settings: dict[str, Any]) -> None:
@@ -95,3 +110,5 @@ def open_best(settings: dict[str, Any]) -> Connector:
 
 REGISTRY = Registry()
 """This process's."""
+
+atexit.register(REGISTRY.close)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from msgspec import msgpack
 from torch import Tensor
 from vllm_omni.distributed.omni_connectors.utils import serialization as theirs
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 
 BESIDE = 17
 """The MessagePack extension that stands for the n-th item beside the header, n in 4 bytes."""
+
+FLAG = 18
+"""The extension that is a tensor of one truth value: each chunk has two or three of them, which
+beside the header would cost more than all that they say."""
+
+_TRUE_INSIDE, _FALSE_INSIDE = msgpack.Ext(FLAG, b"\1"), msgpack.Ext(FLAG, b"\0")
+_TRUE, _FALSE = torch.tensor(True), torch.tensor(False)
 
 _PICTURE = "__pil_image__"
 _SPECIAL = tuple(
@@ -51,6 +59,8 @@ class Outward(OmniMsgpackEncoder):  # type: ignore[misc]  # the host has no type
         return msgpack.Ext(BESIDE, (len(self.beside) - 1).to_bytes(4, "little"))
 
     def _encode_tensor(self, tensor: Tensor) -> Any:  # noqa: ANN401
+        if tensor.dtype is torch.bool and tensor.dim() == 0 and tensor.device.type == "cpu":
+            return _TRUE_INSIDE if tensor.item() else _FALSE_INSIDE
         return self._left(tensor)
 
     def _encode_ndarray(self, arr: Any) -> Any:  # noqa: ANN401
@@ -112,6 +122,8 @@ def inward(payload: Payload, *, apart: bool) -> Any:  # noqa: ANN401 - whatever 
 
 def _decoded(header: bytes, beside: list[Any]) -> Any:  # noqa: ANN401
     def there(code: int, data: memoryview) -> Any:  # noqa: ANN401
+        if code == FLAG:
+            return (_TRUE if data[0] else _FALSE).clone()
         if code == BESIDE:
             return beside[int.from_bytes(data, "little")]
         return msgpack.Ext(code, bytes(data))
