@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -270,6 +271,21 @@ def test_what_cannot_be_serialized_is_told_and_its_key_is_free(
 
     assert is_equal(taken(receiver, "01", "r_0_0"), chunk(1))
     assert "'r_0_0' was not put from stage 0 for stage 1: TypeError" in caplog.text
+
+
+def test_nothing_that_was_put_or_taken_is_kept(build: Any) -> None:
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+    tensor = torch.ones(1 << 16)
+    put, refused = weakref.ref(tensor), {"x": tensor, "y": object()}
+    sender.put("0", "1", "bad", refused)
+    sender.put("0", "1", "k", {"x": tensor})
+    del tensor, refused
+
+    assert put() is None
+    got = taken(receiver, "01", "k")
+    left = weakref.ref(got["x"])
+    del got
+    assert left() is None
 
 
 def test_a_key_that_is_put_again_has_the_later_value(build: Any) -> None:

@@ -8,6 +8,7 @@ alone would have given, and there is no pickle.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +34,7 @@ FLAG = 18
 """The extension that is a tensor of one truth value: each chunk has two or three of them, which
 beside the header would cost more than all that they say."""
 
-_TRUE_INSIDE, _FALSE_INSIDE = msgpack.Ext(FLAG, b"\1"), msgpack.Ext(FLAG, b"\0")
-_TRUE, _FALSE = torch.tensor(True), torch.tensor(False)
+_TRUE, _FALSE = msgpack.Ext(FLAG, b"\1"), msgpack.Ext(FLAG, b"\0")
 
 _PICTURE = "__pil_image__"
 _SPECIAL = tuple(
@@ -48,11 +48,23 @@ _SPECIAL = tuple(
 
 
 class Outward(OmniMsgpackEncoder):  # type: ignore[misc]  # the host has no types here
-    """The host's encoder, which leaves the bulk beside: once for each value."""
+    """The host's encoder, which leaves the bulk beside; for one value at a time."""
 
     def __init__(self) -> None:
         super().__init__()
         self.beside: list[Any] = []
+
+    def laid_out(self, data: Any) -> tuple[bytes, list[Any]]:  # noqa: ANN401
+        """The header of *data*, and what is beside it; none of it is kept.
+
+        Raises:
+            TypeError, ValueError: the host's serializer takes no such thing.
+        """
+        try:
+            header: bytes = self.encode(data)
+            return header, self.beside
+        finally:
+            self.beside = []
 
     def _left(self, bulk: Any) -> msgpack.Ext:  # noqa: ANN401 - a tensor or an array
         self.beside.append(bulk)
@@ -60,7 +72,7 @@ class Outward(OmniMsgpackEncoder):  # type: ignore[misc]  # the host has no type
 
     def _encode_tensor(self, tensor: Tensor) -> Any:  # noqa: ANN401
         if tensor.dtype is torch.bool and tensor.dim() == 0 and tensor.device.type == "cpu":
-            return _TRUE_INSIDE if tensor.item() else _FALSE_INSIDE
+            return _TRUE if tensor.numpy() else _FALSE  # by numpy, which keeps the GIL
         return self._left(tensor)
 
     def _encode_ndarray(self, arr: Any) -> Any:  # noqa: ANN401
@@ -84,9 +96,16 @@ def outward(data: Any) -> Any:  # noqa: ANN401 - whatever the host puts
         return np.frombuffer(data, np.uint8)
     if is_buffer(data):
         return data.tensor
-    encoder = Outward()
-    header = encoder.encode(data)
-    return [memoryview(header), *encoder.beside] if encoder.beside else header
+    header, beside = _encoder().laid_out(data)
+    return [memoryview(header), *beside] if beside else header
+
+
+def _encoder() -> Outward:
+    """This thread's: one for each value would be a cycle of references that holds its tensors."""
+    encoder: Outward | None = getattr(_OF_THREAD, "encoder", None)
+    if encoder is None:
+        encoder = _OF_THREAD.encoder = Outward()
+    return encoder
 
 
 def wholly(data: Any) -> Any:  # noqa: ANN401 - whatever the host puts
@@ -123,7 +142,7 @@ def inward(payload: Payload, *, apart: bool) -> Any:  # noqa: ANN401 - whatever 
 def _decoded(header: bytes, beside: list[Any]) -> Any:  # noqa: ANN401
     def there(code: int, data: memoryview) -> Any:  # noqa: ANN401
         if code == FLAG:
-            return (_TRUE if data[0] else _FALSE).clone()
+            return torch.from_numpy(np.array(bool(data[0])))
         if code == BESIDE:
             return beside[int.from_bytes(data, "little")]
         return msgpack.Ext(code, bytes(data))
@@ -138,5 +157,6 @@ def _copied(bulk: Any) -> Any:  # noqa: ANN401
     return bulk.clone() if isinstance(bulk, Tensor) else np.array(bulk)
 
 
+_OF_THREAD = threading.local()
 _DECODER: Any = OmniMsgpackDecoder()
 assert theirs._PIL_IMAGE_MARKER == _PICTURE, "this vLLM-Omni lays out pictures in another way"  # noqa: SLF001
