@@ -45,7 +45,7 @@ EDGE = ("0", "1")
 SIZES = {"4 KiB": 4096, "6.4 kB: 50 codec frames": 6400, "0.1 MiB": 104_856, "1 MiB": 1 << 20,
          "4 MiB": 4 << 20, "16 MiB": 16 << 20, "64 MiB": 64 << 20}  # fmt: skip
 WAYS = ("1 ms", "at once", "waits", "adapter")
-TURNS, PATIENCE_S, POOL = 3, 60.0, 512 << 20
+TURNS, START_S, PATIENCE_S, POOL = 3, 300.0, 60.0, 512 << 20
 _now_ns = time.monotonic_ns
 _cpu_s = time.process_time
 
@@ -58,9 +58,11 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the figures, and nothing else")
     parser.add_argument("--quick", action="store_true", help="few of each; for a look")
     asked = parser.parse_args()
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM writes there, too
     with tempfile.TemporaryDirectory(prefix="omni-") as folder:
         found = measured(f"{folder}/pace", quick=asked.quick)
-    print(json.dumps(found, indent=1) if asked.json else table(found))
+    print(json.dumps(found, indent=1) if asked.json else table(found), file=out, flush=True)
     return 0
 
 
@@ -70,7 +72,7 @@ def measured(path: str, *, quick: bool) -> dict[str, Any]:
     try:
         receiver.tell(meet, path, True)
         sender.tell(meet, path, False)
-        receiver.answer(), sender.answer()
+        receiver.answer(START_S), sender.answer(START_S)
         port = free_port()
         for one, stage in ((sender, 0), (receiver, 1)):
             one.do(make, port, stage)
@@ -147,7 +149,7 @@ def meet(path: str, first: bool) -> None:
         with Listener(path) as listener:
             HERE["pace"] = listener.accept()
         return
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + START_S
     while not Path(path).exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     HERE["pace"] = Client(path)
@@ -312,33 +314,37 @@ def idle_us(name: str) -> float:
 # --- the table ---------------------------------------------------------------------------------
 
 
+COLUMNS = [(SHM, "1 ms"), (OURS, "1 ms"), (OURS, "waits"), (SHM, "at once"), (OURS, "at once"),
+           (SHM, "adapter"), (OURS, "adapter")]  # fmt: skip
+RATIOS = {"1 ms ÷ waits": (0, 2), "at once, ÷": (3, 4), "adapter, ÷": (5, 6)}
+SHORT = {SHM: "SHM", OURS: "ours"}
+
+
 def table(found: dict[str, Any]) -> str:
     """The figures in Markdown."""
-    ways = [(SHM, "1 ms"), (OURS, "1 ms"), (OURS, "waits"), (SHM, "at once"), (OURS, "at once"),
-            (SHM, "adapter"), (OURS, "adapter")]  # fmt: skip
-    short = {SHM: "SHM", OURS: "ours"}
-    lines = [
-        "| size | "
-        + " | ".join(f"{short[name]}, {way}" for name, way in ways)
-        + " | ÷ | ÷ at once | ÷ adapter |",
-        "|---" * (len(ways) + 4) + "|",
-    ]
-    for label, row in found["hand_off"].items():
-        us = {(name, way): row[way][name]["p50_us"] for name, way in ways}
-        ratios = (us[ways[0]] / us[ways[2]], us[ways[3]] / us[ways[4]], us[ways[5]] / us[ways[6]])
-        cells = [f"{us[one]:,.0f}" for one in ways] + [f"{one:.1f}" for one in ratios]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    lines += ["", "| CPU s/GB, 1 ms | " + " | ".join(found["hand_off"]) + " |",
-              "|---" * (len(SIZES) + 1) + "|"]  # fmt: skip
-    for name in NAMES:
-        cells = [f"{row['1 ms'][name]['cpu_s_per_gb']:.2f}" for row in found["hand_off"].values()]
-        lines.append(f"| {short[name]} | " + " | ".join(cells) + " |")
-    lines += ["", "| a poll that finds nothing, µs | SHM | ours |", "|---|---|---|"]
+    rows, host = found["hand_off"], found["host"]
+    lines = [line("µs, median", *(f"{SHORT[name]}, {way}" for name, way in COLUMNS), *RATIOS)]
+    lines.append("|---" * (1 + len(COLUMNS) + len(RATIOS)) + "|")
+    for label, row in rows.items():
+        us = [row[way][name]["p50_us"] for name, way in COLUMNS]
+        ratios = [us[theirs] / us[ours] for theirs, ours in RATIOS.values()]
+        lines.append(
+            line(label, *(f"{one:,.0f}" for one in us), *(f"{one:.1f}" for one in ratios))
+        )
+    lines += ["", line("CPU s/GB", *rows), "|---" * (1 + len(rows)) + "|"]
+    for name, way in COLUMNS[:3]:
+        spent = [f"{row[way][name]['cpu_s_per_gb']:.2f}" for row in rows.values()]
+        lines.append(line(f"{SHORT[name]}, {way}", *spent))
+    lines += ["", line("a poll that finds nothing, µs", "SHM", "ours"), "|---|---|---|"]
     for when, each in found["idle_poll_us"].items():
-        lines.append(f"| {when} | {each[SHM]:.2f} | {each[OURS]:.2f} |")
-    host = found["host"]
+        lines.append(line(when, *(f"{each[name]:.2f}" for name in NAMES)))
     lines += ["", f"{host['cpus']} CPUs, load {host['load']:.1f}, Python {host['python']}"]
     return "\n".join(lines)
+
+
+def line(*cells: str) -> str:
+    """One row."""
+    return "| " + " | ".join(cells) + " |"
 
 
 if __name__ == "__main__":

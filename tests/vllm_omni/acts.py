@@ -166,8 +166,40 @@ def collect_and_put(label: str, edge: tuple[str, str], key: str) -> Any:
     return put(label, edge, key)
 
 
+def put_many(label: str, edge: tuple[str, str], first: int, count: int, size: int = 6400) -> int:
+    """Put so many values, one key each; how many were not."""
+    failed = 0
+    for number in range(first, first + count):
+        failed += not put(label, edge, f"m{number}_{edge[0]}_0", number, size)[0]
+    return failed
+
+
+def get_many(
+    label: str, edge: tuple[str, str], first: int, count: int, metadata: Any = None
+) -> list[int]:
+    """Get so many; the numbers that did not come unharmed."""
+    wrong = []
+    for number in range(first, first + count):
+        found = get(label, edge, f"m{number}_{edge[0]}_0", metadata)
+        if found["number"] != number:
+            wrong.append(number)
+    return wrong
+
+
+def entries(label: str) -> dict[str, int]:
+    """How much a connector says that it has: published, come, held."""
+    found: dict[str, int] = {}
+    health = MADE[label].health()
+    for half in (*health["sending"], *health["receiving"]):
+        for table in ("ledger", "inbox"):
+            for name, number in half[table].items():
+                if name in {"entries", "leases", "inline_bytes", "untaken", "gets"}:
+                    found[f"{table}.{name}"] = found.get(f"{table}.{name}", 0) + number
+    return {name: number for name, number in found.items() if number}
+
+
 def size_of_process() -> dict[str, int]:
-    """What grows if something is left behind: resident KiB, descriptors, threads."""
+    """What grows if something is left behind: resident KiB, descriptors, threads, segments."""
     gc.collect()
     with open("/proc/self/status", encoding="utf-8") as status:
         fields = dict(line.split(":", 1) for line in status)
@@ -175,4 +207,11 @@ def size_of_process() -> dict[str, int]:
         "rss_kib": int(fields["VmRSS"].split()[0]),
         "threads": int(fields["Threads"]),
         "descriptors": len(os.listdir("/proc/self/fd")),
+        "segments": len(segments()),
     }
+
+
+def segments() -> set[str]:
+    """The files of /dev/shm that this process maps."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        return {line.split(maxsplit=5)[5] for line in maps if "/dev/shm/" in line}

@@ -23,6 +23,12 @@ os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
 prepare()
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have vLLM imported before the first test's time begins to count."""
+    if session.items and not session.config.option.collectonly:
+        Stage().end()
+
+
 @pytest.fixture
 def stage() -> Iterator[Callable[..., Stage]]:
     """Makes stages, which are ended after the test, last first."""

@@ -8,7 +8,9 @@ names: 25 codec frames with 25 frames of left context.
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +126,66 @@ class Engine:
             self.wrong.append(f"{what}: {type(found).__name__} {shape}, not {wanted.shape}")
 
 
+class Abort:
+    """Requests that are aborted while the connector is at their next chunk.
+
+    The adapter's thread finds the chunk and then waits until the scheduler has aborted; so what
+    comes back from ``get`` is a chunk of a request that is no more.
+    """
+
+    def __init__(self, engine: Engine, names: list[str]) -> None:
+        self.engine, self.names = engine, set(names)
+        self.caught: list[str] = []
+        self._wanted: deque[str] = deque()
+        self._done = threading.Event()
+        self._get = engine.adapter.connector.get
+        engine.adapter.connector.get = self.get
+
+    def get(self, source: str, target: str, key: str, metadata: Any = None) -> Any:
+        """As the connector's, but an abort comes in between."""
+        found = self._get(source, target, key, metadata)
+        name = key.partition("_")[0].removeprefix("ext-")
+        if found is not None and name in self.names and not key.endswith("_0"):
+            self.names.discard(name)
+            self._done.clear()
+            self._wanted.append(name)
+            self._done.wait(20)
+        return found
+
+    def step(self) -> None:
+        """The scheduler's turn: abort who is to be."""
+        from tests.vllm_omni import host
+
+        while self._wanted:
+            name = self._wanted.popleft()
+            engine = self.engine
+            engine.adapter.finish_requests(
+                name, host.RequestStatus.FINISHED_ABORTED, engine.requests
+            )
+            one = engine.requests.pop(name)
+            if one in engine.running:
+                engine.running.remove(one)
+            self.caught.append(name)
+            self._done.set()
+
+
 ENGINE: dict[str, Engine] = {}
+ABORT: dict[str, Abort] = {}
+
+
+def abort(names: list[str]) -> None:
+    """Let these be aborted during their second chunk."""
+    ABORT["here"] = Abort(ENGINE["here"], names)
+
+
+def never(names: list[str]) -> None:
+    """These are aborted before anything came, as the orchestrator does with the next stages."""
+    from tests.vllm_omni import host
+
+    engine = ENGINE["here"]
+    engine.adapter.finish_requests(names, host.RequestStatus.FINISHED_ABORTED, engine.requests)
+    for name in names:
+        engine.waiting.remove_request(engine.requests.pop(name))
 
 
 def begin(name: str, port: int, stage: int, count: int) -> None:
@@ -160,6 +221,8 @@ def talk() -> dict[str, Any]:
     chunks = dict.fromkeys(made, 0)
     deadline = time.monotonic() + PATIENCE_S
     while engine.requests and time.monotonic() < deadline:
+        if "here" in ABORT:
+            ABORT["here"].step()
         for one in engine.ready():
             name = one.request_id
             number, chunk = int(name[1:]), chunks[name]
