@@ -97,24 +97,22 @@ def draw(found: dict[str, Any], path: Path) -> None:
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - only for pictures
 
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, row in found["contenders"].items():
+    for index, (name, row) in enumerate(found["contenders"].items()):
         for kind, style in (("handoff", "-"), ("alloc", ":")):
             points = [(int(size), cell["p50_us"]) for size, cell in row.get(kind, {}).items()]
-            if not points:
-                continue
-            label = name if kind == "handoff" else f"{name}, alloc"
+            label = name if kind == "handoff" else None
+            look: Any = {"color": f"C{index}", "linestyle": style, "marker": ".", "label": label}
             sizes = [size for size, _ in points]
-            left.plot(sizes, [time for _, time in points], style, marker="o", label=label)
-            rates = [size / time / 1e3 for size, time in points]
-            right.plot(sizes, rates, style, marker="o", label=label)
+            left.plot(sizes, [time for _, time in points], **look)
+            right.plot(sizes, [size / time / 1e3 for size, time in points], **look)
     for axes, what in ((left, "hand-off, µs"), (right, "GB/s")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xlabel("payload, bytes")
+        axes.set_xlabel("payload, bytes (dotted: computed in the pool)")
         axes.set_ylabel(what)
         axes.grid(visible=True, alpha=0.3)
-        axes.legend(fontsize="small")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper")
     figure.suptitle(f"{found['date']}: {', '.join(found['host']['gpus']) or 'a dry run'}")
     figure.savefig(path)
