@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from stagelink.connector import Connector
 
 SIZES = [1000, 4 << 20]
+LENDS_S = 0.5
+"""How soon a reader lends room, if it does: with its next report."""
+
 WHOLE_S = 2.0
 """So long after a death, at most, nothing of the dead is held any more."""
 
@@ -195,6 +198,8 @@ class DeathsContract:
         process, _ = stage(stage="talker", role="receiver", sender=sender.endpoint)
         sender.put("key", memoryview(body("key", 512 << 10)), to="talker")
         assert process.ask("get", "key", PATIENCE_S) == ""
+        # Where it lends, it has: the next put may be written at once.
+        eventually(lambda: sender.health()["credits"]["borrowed_blocks"], patience_s=LENDS_S)
         process.freeze()
         start_s = time.monotonic()
         for number in range(4):
