@@ -123,7 +123,7 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
         way: Way = (from_stage, to_stage, None, None)
         if metadata is not None:
             way = _way(from_stage, to_stage, metadata)
-        payload = self._poll(way, named(get_key))
+        payload = self._poll(way, get_key)
         return None if payload is None else self._opened(payload, way)
 
     def get_with_deadline(

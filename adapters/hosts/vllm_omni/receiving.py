@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagelink import ClosedError, ConfigError, ForkedError, GoneError, PeerError, StagelinkError
 from stagelink.adapters.hosts.vllm_omni import places
+from stagelink.adapters.hosts.vllm_omni.names import PLAIN, named
 from stagelink.adapters.hosts.vllm_omni.opening import Openings
 from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY
 
@@ -83,6 +84,8 @@ class Receiving:
     def poll(self, way: Way, key: str) -> Payload | None:
         """Take the payload of *key* if it is here. Nothing is raised, nothing waited for."""
         try:
+            if len(key) > PLAIN or not key.isprintable():
+                key = named(key)
             if self._resting and (self._rests(way) or self._rests((way, key))):
                 return None
             poll = self._polls.get(way)
