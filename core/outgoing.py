@@ -83,6 +83,10 @@ class Outgoing:
         """Bytes of published payloads that travel inside their announcement."""
         return self._edges.inline
 
+    def has_several(self, to: str) -> bool:
+        """Whether more than one reader of stage *to* is known."""
+        return len(self._edges.stages.get(to, ())) > 1
+
     @property
     def violations(self) -> Violations:
         """What receivers said that they may not."""

@@ -87,7 +87,7 @@ class Edge:
 
 
 ALONE = (0, 1)
-"""Numbers of readers of which each has the payload to itself."""
+"""Numbers of readers of which each has the payload to itself; with 0, where there is but one."""
 
 
 class Terms(NamedTuple):
@@ -192,7 +192,7 @@ class Puts:
     def put_draft(self, draft: Draft, call: PutCall) -> Receipt:
         """Publish what lies in the pool already."""
         size, head, block = draft.size, draft.head, draft.take(self._driver)
-        shared = call.terms.readers not in ALONE
+        shared = self._is_shared(call)
         if shared or self._wrapping.tail or self._on_device:
             try:
                 memory = self.memory(block)[:size]
@@ -220,8 +220,9 @@ class Puts:
 
         *ready* is called once they have been read, and may raise: then they are not published.
         """
-        if call.edge.compressor or call.terms.readers not in ALONE or self._wrapping.tail:
-            staged = self._wrapped(staged, call)
+        shared = self._is_shared(call)
+        if shared or call.edge.compressor or self._wrapping.tail:
+            staged = self._wrapped(staged, call, shared)
         size = staged.size
         if self.goes_inline(size):
             body = staged.packed() if type(staged) is Whole else packed(staged)
@@ -319,11 +320,19 @@ class Puts:
         if failure is not None:
             raise error_of(failure, call.context)
 
-    def _wrapped(self, staged: Staged, call: PutCall) -> Staged:
+    def _is_shared(self, call: PutCall) -> bool:
+        """Whether several readers may be handed the memory of what is put.
+
+        Where the first has it, all that are there are offered it, and two may take it at once.
+        """
+        readers = call.terms.readers
+        return readers not in ALONE or (readers == 0 and self._outgoing.has_several(call.edge.to))
+
+    def _wrapped(self, staged: Staged, call: PutCall, shared: bool) -> Staged:
         """*staged* with all that is put around it; compressed if its readers can undo that."""
         compression, edge = self._wrapping.compression, call.edge
         name = edge.compressor
         if name and not self._driver.look(lambda e: e.outgoing.undone_by_all(edge.to, name)):
             compression.count(not_agreed=1)
             name = ""
-        return self._wrapping.wrap(staged, name, call.terms.readers not in ALONE)
+        return self._wrapping.wrap(staged, name, shared)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from tests.behaviours.kit import MIB, PATIENCE_S, Open, body, is_body, opening, pair, whole
 
 from stagelink import GoneError, PeerError
@@ -112,6 +114,39 @@ def test_each_rank_gets_the_shard_that_was_put_for_it_and_no_other(opened_any: O
 
     assert sender.drain(PATIENCE_S)
     assert whole(sender, *receivers)
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_two_that_take_what_the_first_may_have_at_once_have_bytes_of_their_own(
+    opened: Open, drafted: bool
+) -> None:
+    sender = opened(stage="thinker", role="sender", readers=0)
+    talkers = [
+        opened(stage="talker", role="receiver", replica=number, sender=sender.endpoint)
+        for number in range(2)
+    ]
+    sender.put("hello", 1, to="talker", readers=2)
+    for talker in talkers:
+        with talker.get("hello", source="thinker", timeout=PATIENCE_S):
+            pass
+
+    for number in range(20):
+        value: Any = torch.full((300_000,), number, dtype=torch.uint8)
+        if drafted:
+            value = sender.alloc((300_000,), "uint8")
+            value.tensor.fill_(number)
+        sender.put(f"req/{number}", value, to="talker")
+        first = talkers[0].get(f"req/{number}", source="thinker", timeout=PATIENCE_S)
+        first.value.fill_(77)
+        with suppress(GoneError):  # the other one comes too late
+            second = talkers[1].poll(f"req/{number}", source="thinker")
+            if second is not None:
+                assert second.value.eq(number).all()
+                second.close()
+        first.close()
+
+    assert sender.drain(PATIENCE_S)
+    assert whole(sender, *talkers)
 
 
 @pytest.mark.parametrize("size", [1000, 300_000])

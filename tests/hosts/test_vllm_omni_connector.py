@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 import weakref
@@ -604,3 +605,126 @@ def test_the_same_thing_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixtu
         "StagelinkConnector: happens (and 2 times more since it was last told)",
         "StagelinkConnector: happens too",
     ]
+
+
+# --- what hosts and their clients may do -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["r" * 5000 + "_0_0", "one\nline_0_0", "\x00_0_0", "\ud800_0_0", "\x85_0_0", "ü_é_0_0"]
+)
+def test_whatever_a_client_calls_its_request_it_is_carried(build: Any, key: str) -> None:
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+
+    assert sender.put("0", "1", key, chunk())[0]
+    assert sender.put("0", "1", f"{key[:-1]}1", chunk(1))[0]
+
+    assert is_equal(taken(receiver, "01", f"{key[:-1]}1"), chunk(1))
+    deadline_s = time.monotonic() + PATIENCE_S
+    got = receiver.get_with_deadline("0", "1", key, deadline=deadline_s)
+    assert is_equal(got[0], chunk())
+    receiver.abandon_get(key)
+    sender.cleanup(key)
+
+
+def test_a_sender_has_all_of_its_pool(build: Any) -> None:
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+    size = (8 << 20) * 15 // 16
+
+    assert sender.put("0", "1", "r_0_0", {"x": torch.ones(size, dtype=torch.uint8)})[0]
+
+    assert taken(receiver, "01", "r_0_0")["x"].numel() == size
+
+
+def test_raw_bytes_that_are_kept_do_not_keep_the_pool(build: Any) -> None:
+    sender, receiver = build(stage_id=0, put_timeout_seconds=2.0), build(stage_id=1)
+
+    kept = []
+    for number in range(16):
+        assert sender.put("0", "1", f"r_0_{number}", torch.full((1 << 20,), number).byte())[0]
+        kept.append(taken(receiver, "01", f"r_0_{number}"))
+
+    assert [int(buffer.tensor[-1]) for buffer in kept] == list(range(16))
+
+
+def test_an_empty_array_is_a_value_as_any_other(build: Any) -> None:
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+
+    assert sender.put("0", "1", "r_0_0", np.empty((0, 3), np.int16))[0]
+
+    assert taken(receiver, "01", "r_0_0").shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", ["sparse", "released", "none"])
+def test_what_cannot_be_put_is_told_and_raises_nothing(
+    build: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Gone:
+        tensor = None
+
+        def release(self) -> None:
+            pass
+
+    bad = {"sparse": torch.eye(2).to_sparse(), "released": Gone(), "none": memoryview(b"")}
+
+    assert build(stage_id=0).put("0", "1", "r_0_0", bad[name]) == (False, 0, None)
+    assert "'r_0_0' was not put" in caplog.text
+
+
+def test_a_port_that_is_taken_is_told_with_the_key_of_the_yaml(
+    build: Any, base: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    sender = build(stage_id=0)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", base))
+        other.listen()
+        assert sender.put("0", "1", "r_0_0", chunk()) == (False, 0, None)
+    assert f"port {base} of 127.0.0.1" in caplog.text
+    assert f"another extra.zmq_port (it is {base})" in caplog.text
+
+    assert sender.put("0", "1", "r_0_0", chunk())[0]
+
+
+def test_a_connector_that_is_collected_while_another_is_opened_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch, build: Any, base: int
+) -> None:
+    from stagelink.adapters.hosts.vllm_omni import shared
+    from stagelink.adapters.hosts.vllm_omni.connector import StagelinkConnector
+
+    config = {"stage_id": 1, "zmq_port": base, "memory_pool_size": 1 << 20}
+    forgotten = [StagelinkConnector(config)]
+    forgotten[0].put("1", "2", "r_1_0", chunk())
+    really = shared.REGISTRY._open
+
+    def collecting(settings: dict[str, Any]) -> Any:
+        forgotten.clear()
+        return really(settings)
+
+    monkeypatch.setattr(shared.REGISTRY, "_open", collecting)
+    done: list[bool] = []
+    sender = build(stage_id=0)
+    work = threading.Thread(
+        target=lambda: done.append(sender.put("0", "1", "r_0_0", chunk())[0]), daemon=True
+    )
+    work.start()
+    work.join(PATIENCE_S)
+
+    assert done == [True]
+    assert is_free(base + 1)
+
+
+def test_a_close_ends_a_wait_although_another_holds_the_same(build: Any) -> None:
+    sender, receiver, other = build(stage_id=0), build(stage_id=1), build(stage_id=1)
+    sender.put("0", "1", "r_0_0", chunk())
+    sender.put("0", "1", "r_0_1", chunk(1))
+    taken(receiver, "01", "r_0_0")
+    taken(other, "01", "r_0_1")
+
+    began_s = time.monotonic()
+    threading.Timer(0.1, receiver.close).start()
+    got = receiver.get_with_deadline("0", "1", "r_0_2", deadline=began_s + PATIENCE_S)
+
+    assert got is None
+    assert time.monotonic() - began_s < PATIENCE_S / 2
+    sender.put("0", "1", "r_0_3", chunk(3))
+    assert is_equal(taken(other, "01", "r_0_3"), chunk(3))

@@ -109,6 +109,13 @@ def slots_match(endpoint: Endpoint) -> None:
                 raise Violation(f"6 {entry}: {holder} holds a slot for nothing")
 
 
+def the_first_ends_it(endpoint: Endpoint) -> None:
+    """18: what was for whoever takes it first is over once somebody has been counted."""
+    for entry in entries(endpoint).values():
+        if entry.readers == 0 and entry.counted and not entry.leaving:
+            raise Violation(f"18 {entry} is still there for others")
+
+
 def writes_are_counted(endpoint: Endpoint) -> None:
     """11: the queue and the count of writes agree with the leases, within their limits."""
     leases = [
@@ -154,7 +161,7 @@ def thaws_to_itself(endpoint: Endpoint) -> None:
 
 OF_AN_ENDPOINT = (
     pool_adds_up, blocks_are_owned, quarantine_names_its_transfer, leases_match, slots_match,
-    writes_are_counted, one_get_per_announcement, thaws_to_itself, nobody_has_more_than_a_share,
+    the_first_ends_it, writes_are_counted, one_get_per_announcement, thaws_to_itself, nobody_has_more_than_a_share,
 )  # fmt: skip
 
 
@@ -284,7 +291,12 @@ def _nobody_waits(receiver: Endpoint, sender: Endpoint, source: Source, reader: 
             continue
         entry = live[fetch.key]
         busy = any(_works_on(f, source, entry.generation) for f in fetches)
-        if entry.admits(reader.name) and not busy and entry.generation not in source.consumed:
+        anybody = entry.readers == 0 and not entry.counted
+        if (
+            (anybody or entry.admits(reader.name))
+            and not busy
+            and entry.generation not in source.consumed
+        ):
             raise Violation(f"10 {fetch} waits, and {entry} is there")
     for wait in receiver.incoming.waits.all():
         for key in wait.keys:

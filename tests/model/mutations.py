@@ -241,6 +241,21 @@ def _synced_takes_room(original: Any) -> Any:
     return synced
 
 
+def _offered_first_is_kept(original: Any) -> Any:
+    def admits(self: Entry, reader: str) -> bool:
+        taken = self.readers == 0 and self.holders and reader not in self.holders
+        return not taken and original(self, reader)
+
+    return admits
+
+
+def _counted_for_nothing(original: Any) -> Any:
+    def count(self: Ledger, generation: int, reader: str) -> bool:
+        return bool(original(self, generation, reader) and self.entries[generation].readers)
+
+    return count
+
+
 _PULL = Bounds()
 _CUT, _OFFER, _FENCE = Bounds(cuts=1), Bounds(mode="offer"), Bounds(cuts=1, fences=1, met=True)
 _HALF_READ = ("put a chunk s", "read r", "mail", "read r")
@@ -305,6 +320,14 @@ MUTATIONS = {
     "closing leaves gets": Mutation(_PULL._replace(closes=1), Endings, "close", nothing),
     "any reader is admitted": Mutation(
         _PULL._replace(places="two", gets=2, met=True), Entry, "admits", lambda _: _always
+    ),
+    "who was offered it first keeps it": Mutation(
+        LARGE["offer: two readers, the first, replace"]._replace(puts=1),
+        Entry, "admits", _offered_first_is_kept,
+    ),
+    "the first does not end it": Mutation(
+        LARGE["offer: two readers, the first, replace"]._replace(puts=1),
+        Ledger, "count", _counted_for_nothing,
     ),
     "what cannot be fenced counts as fenced": Mutation(
         _FENCE._replace(unfenced=1), Peers, "fenced", _every_fence_holds

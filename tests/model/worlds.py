@@ -35,7 +35,7 @@ _EVERYWHERE: Table = {
     "close": {"closes": 1},
     "two readers": {"places": "two", "gets": 2, "readers": 2, "met": True},
     "two readers, one payload": {"places": "two", "gets": 2, "met": True},
-    "two readers, the first ends it": {"places": "two", "gets": 2, "readers": 0, "met": True},
+    "two readers, the first": {"places": "two", "gets": 2, "readers": 0, "met": True},
     "stream": {"puts": 0, "gets": 0, "chunks": 1, "met": True},
     "eviction": {"keys": "kl", "puts": 2, "inbox": 1, "met": True},
 }
@@ -209,13 +209,16 @@ _LARGE: Table = {
     "both die": {"receiver_crashes": 1, "sender_crashes": 1, "gets": 2, "puts": 2},
     "two readers, cut": {"places": "two", "gets": 2, "readers": 2, "cuts": 1, "met": True},
     "two readers, one payload, cut": {"places": "two", "gets": 2, "cuts": 1, "met": True},
-    "two readers, the first ends it, cut": {
+    "two readers, the first, cut": {
         "places": "two", "gets": 2, "readers": 0, "cuts": 1, "met": True,
     },
-    "two readers, the first ends it, a reader dies": {
+    "two readers, the first, dies": {
         "places": "two", "gets": 2, "readers": 0, "receiver_crashes": 1, "met": True,
     },
-    "two readers, the first ends it, unmet": {"places": "two", "gets": 2, "readers": 0},
+    "two readers, the first, replace": {
+        "places": "two", "gets": 2, "puts": 2, "readers": 0, "met": True,
+    },
+    "two readers, the first, unmet": {"places": "two", "gets": 2, "readers": 0},
     "two readers, a reader dies": {
         "places": "two", "gets": 2, "readers": 2, "receiver_crashes": 1, "met": True,
     },
@@ -299,6 +302,9 @@ SMALL |= {
     "credit: two peers full": Bounds(**_FULL),
     "credit: two readers": Bounds(
         credits=True, receiver_pages=2, places="two", puts=2, gets=2, met=True
+    ),
+    "credit: two readers, the first": Bounds(
+        credits=True, receiver_pages=2, places="two", puts=2, gets=2, readers=0, met=True
     ),
 }
 LARGE |= {"credit: two peers full, cut": Bounds(**_FULL, cuts=1)}

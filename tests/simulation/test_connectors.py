@@ -135,11 +135,11 @@ def test_a_mistake_is_caught_within_50_seeds(
 
 def test_work_that_is_left_to_chance_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few interleavings show it: this is the first seed with one."""
-    World(233).run()
+    World(351).run()
     monkeypatch.setattr(Driver, "pump", _not_looked_at_again)
 
     with pytest.raises(SimulationError, match="undone"):
-        World(233).run()
+        World(351).run()
 
 
 def test_a_life_that_outlives_the_last_view_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from vllm_omni.distributed.omni_connectors.connectors.base import OmniConnectorBase
 
 import stagelink
 from stagelink import StagelinkError
 from stagelink.adapters.hosts.vllm_omni import places
+from stagelink.adapters.hosts.vllm_omni.names import named
 from stagelink.adapters.hosts.vllm_omni.options import Options
 from stagelink.adapters.hosts.vllm_omni.receiving import Receiving
 from stagelink.adapters.hosts.vllm_omni.sending import Sending
@@ -88,11 +90,12 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
         if self._closed:
             self._not_put(put_key, from_stage, to_stage, "the connector is closed")
             return False, 0, None
-        if _is_empty(data):
-            self._not_put(put_key, from_stage, to_stage, "it has no bytes")
-            return False, 0, None
         try:
-            size, where = self._sending.put(str(from_stage), str(to_stage), put_key, data)
+            if _is_empty(data):
+                self._not_put(put_key, from_stage, to_stage, "it has no bytes")
+                return False, 0, None
+            key = named(put_key)
+            size, where = self._sending.put(str(from_stage), str(to_stage), key, data)
         except Exception as error:  # noqa: BLE001 - the host's serializer, on anybody's objects
             self._not_put(put_key, from_stage, to_stage, f"{type(error).__name__}: {error}")
             return False, 0, None
@@ -131,7 +134,7 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
         if self._closed:
             return None
         way = _way(from_stage, to_stage, metadata)
-        payload = self._receiving.wait(way, get_key, deadline)
+        payload = self._receiving.wait(way, named(get_key), deadline)
         return None if payload is None else self._opened(payload, way)
 
     def _opened(self, payload: Payload, way: Way) -> tuple[Any, int] | None:
@@ -152,7 +155,7 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
 
     def abandon_get(self, get_key: str) -> None:
         """End what :meth:`get_with_deadline` has begun and not finished; else nothing."""
-        self._receiving.abandon(get_key)
+        self._receiving.abandon(named(get_key))
 
     def update_sender_info(
         self, sender_host: str, sender_zmq_port: int | None, sender_rank: int | None = None
@@ -179,8 +182,8 @@ class StagelinkConnector(OmniConnectorBase):  # type: ignore[misc]  # the host h
         """Forget the key *request_id*: take back what we put, drop what came for us."""
         del from_stage, to_stage
         try:
-            self._sending.withdraw(request_id)
-            self._receiving.forget(request_id)
+            self._sending.withdraw(named(request_id))
+            self._receiving.forget(named(request_id))
         except StagelinkError as error:
             self._teller.say("cleanup", f"{request_id!r} was not cleaned up: {error}")
 
@@ -243,5 +246,5 @@ def _closed(way: Way, key: str) -> None:
 def _is_empty(data: Any) -> bool:  # noqa: ANN401 - whatever the host puts
     """Whether these are raw bytes, but none."""
     if isinstance(data, (bytes, bytearray, memoryview)):
-        return not len(data)
-    return getattr(data, "nbytes", None) == 0 and hasattr(data, "device")
+        return not memoryview(data).nbytes
+    return isinstance(data, Tensor) and not data.numel()

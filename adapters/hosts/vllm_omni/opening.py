@@ -102,7 +102,7 @@ class Openings:
             under_way, self._under_way = list(self._under_way.values()), {}
             held, self.held = list(self.held.values()), {}
         for opening in under_way:
-            if opening.thread is not None:
+            if opening.thread not in {None, threading.current_thread()}:  # collected as garbage
                 opening.thread.join(JOIN_S)
         for shared in held:
             self._registry.give_back(shared)

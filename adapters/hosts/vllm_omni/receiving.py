@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stagelink import ClosedError, ConfigError, ForkedError, GoneError, PeerError, StagelinkError
 from stagelink.adapters.hosts.vllm_omni import places
+from stagelink.adapters.hosts.vllm_omni.names import PLAIN, named
 from stagelink.adapters.hosts.vllm_omni.opening import Openings
 from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY
 
@@ -83,6 +84,8 @@ class Receiving:
     def poll(self, way: Way, key: str) -> Payload | None:
         """Take the payload of *key* if it is here. Nothing is raised, nothing waited for."""
         try:
+            if len(key) > PLAIN or not key.isprintable():
+                key = named(key)
             if self._resting and (self._rests(way) or self._rests((way, key))):
                 return None
             poll = self._polls.get(way)
@@ -108,9 +111,9 @@ class Receiving:
 
     def wait(self, way: Way, key: str, deadline_s: float) -> Payload | None:
         """Wait until *deadline_s*, of ``time.monotonic()``, for the payload of *key*."""
-        if self._clock() >= deadline_s:
-            return None
         try:
+            if not self._clock() < deadline_s:  # so that NaN does not wait
+                return None
             if self._resting and self._rests((way, key)):
                 return None
             route = self._found(way, deadline_s)
@@ -192,7 +195,7 @@ class Receiving:
         options = self._options
         if options.backend in MAPS and options.pool_device == "cpu":
             options = options._replace(pool_bytes=min(options.pool_bytes, UNUSED_BYTES))
-        ours = {"stage": to_stage, "role": "receiver", **places.identity()}
+        ours = {"stage": to_stage, "role": "receiver", "send_share": 0.0, **places.identity()}
         return self._openings.want(to_stage, options.opened_with(**ours), until_s)
 
     # --- failures ------------------------------------------------------------------------
@@ -238,7 +241,9 @@ class Receiving:
         return [held.connector.health() for held in list(self._openings.held.values())]
 
     def close(self) -> None:
-        """Let go of our connectors. Twice is fine."""
+        """End our waits, and let go of our connectors. Twice is fine."""
+        for key in list(self._asked):  # another connector may go on with what we share
+            self.abandon(key)
         with self._lock:
             self._routes, self._polls = {}, {}
         self._openings.close()

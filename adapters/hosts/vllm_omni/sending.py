@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from errno import EADDRINUSE
 from typing import TYPE_CHECKING, Any
 
-from stagelink import ClosedError, ForkedError, PayloadError
+from stagelink import ClosedError, ConfigError, ForkedError, PayloadError
 from stagelink.adapters.hosts.vllm_omni import places
 from stagelink.adapters.hosts.vllm_omni.shared import REGISTRY, Shared
 from stagelink.adapters.hosts.vllm_omni.values import outward, wholly
@@ -56,9 +57,25 @@ class Sending:
                 msg = "the connector is closed"
                 raise ClosedError(msg)
             if held is None:
-                held = self._registry.take(settings_of(self._options, from_stage))
-                self._held[from_stage] = held
+                held = self._held[from_stage] = self._bound(from_stage)
             return held
+
+    def _bound(self, from_stage: str) -> Shared:
+        settings = settings_of(self._options, from_stage)
+        try:
+            return self._registry.take(settings)
+        except ConfigError as error:
+            if getattr(error.__cause__, "errno", None) != EADDRINUSE:
+                raise
+            where = (
+                f"port {settings['zmq_port']} of {settings['host']}, that of stage {from_stage}"
+            )
+            msg = f"{where} by the host's rule, is taken by another program"
+            remedy = (
+                f"give this deployment another extra.zmq_port (it is {self._options.base_port}), "
+                "the same for all its stages, or stop that program"
+            )
+            raise ConfigError(msg, remedy=remedy) from error
 
     def withdraw(self, key: str) -> int:
         """Take back what is published under *key*, whoever it is for; how many payloads."""
@@ -99,6 +116,7 @@ def settings_of(options: Options, from_stage: str) -> dict[str, Any]:
     ours["zmq_port"] = places.port_of(options, from_stage)
     # Replicas and ranks of the next stage come when they like, and each asks for its own keys.
     ours["readers"] = 0
+    ours["receive_share"] = 0.0  # all of the pool: nothing comes into it
     return options.opened_with(**ours, on_duplicate="replace", **places.identity())
 
 

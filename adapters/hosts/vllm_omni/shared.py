@@ -46,7 +46,8 @@ class Registry:
 
     def __init__(self, opened: Callable[[dict[str, Any]], Connector] | None = None) -> None:
         self._open = opened or open_best
-        self._lock = threading.Lock()
+        # Within it a garbage collection may close a connector that nobody has closed.
+        self._lock = threading.RLock()
         self._known: dict[str, Shared] = {}
         self._over = False
 

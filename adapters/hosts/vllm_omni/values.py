@@ -95,9 +95,16 @@ def outward(data: Any) -> Any:  # noqa: ANN401 - whatever the host puts
     if isinstance(data, (bytes, bytearray, memoryview)):
         return np.frombuffer(data, np.uint8)
     if is_buffer(data):
-        return data.tensor
+        return _within(data)
     header, beside = _encoder().laid_out(data)
     return [memoryview(header), *beside] if beside else header
+
+
+def _within(buffer: Any) -> Tensor:  # noqa: ANN401 - of any connector
+    if not isinstance(buffer.tensor, Tensor):
+        msg = f"a {type(buffer).__name__} that has been released, or never had a tensor"
+        raise ValueError(msg)  # noqa: TRY004 - not its type is wrong
+    return buffer.tensor
 
 
 def _encoder() -> Outward:
@@ -129,7 +136,7 @@ def inward(payload: Payload, *, apart: bool) -> Any:  # noqa: ANN401 - whatever 
         payload.close()
         return _decoded(value, [])
     if not isinstance(value, list):
-        return Buffer(payload, value)
+        return _raw(payload, value, apart)
     header, *beside = value
     if apart:
         beside = [_copied(item) for item in beside]
@@ -137,6 +144,13 @@ def inward(payload: Payload, *, apart: bool) -> Any:  # noqa: ANN401 - whatever 
     del value, header, beside
     payload.close()  # what is viewed of it stays until the last view has gone
     return decoded
+
+
+def _raw(payload: Payload, value: Any, apart: bool) -> Buffer:  # noqa: ANN401 - as it was put
+    buffer = Buffer(payload, _copied(value) if apart else value)
+    if apart:
+        payload.close()
+    return buffer
 
 
 def _decoded(header: bytes, beside: list[Any]) -> Any:  # noqa: ANN401
