@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stagelink.core.addresses import is_local
 from stagelink.plugins.hookspecs import Backend, ChannelKind, hookimpl
 
 if TYPE_CHECKING:
@@ -156,8 +157,15 @@ def frames(context: BackendContext) -> DataPlane:
     Under ``auto`` nobody may ever need it: then peers are told why it cannot listen.
     """
     from stagelink.adapters.frames import FramesPlane, Place  # noqa: PLC0415
+    from stagelink.adapters.structlog import Log  # noqa: PLC0415
 
     config = context.config
+    if config.role == "receiver" and not is_local(config.host):
+        Log(stage=config.stage).warning(
+            "unprotected_bind", link=f"tcp://{config.host}",
+            cause="senders write payloads there, and nothing is encrypted",
+            remedy="set host='127.0.0.1' unless senders are on other hosts of a trusted network",
+        )  # fmt: skip
     place = Place(config.host, config.advertise_host, config.allow_wildcard)
     return FramesPlane(
         context.instance,
