@@ -11,13 +11,14 @@ from stagelink.adapters.frames.incoming import Incoming
 from stagelink.adapters.frames.loop import pause
 from stagelink.adapters.frames.places import listen, tune
 from stagelink.adapters.frames.wire import HELLO, MAGIC, TOKEN_BYTES
-from stagelink.core.errors import Reason, TransportError
+from stagelink.core.errors import TransportError
 
 if TYPE_CHECKING:
     import socket
 
     from stagelink.adapters.frames.loop import Loop
     from stagelink.adapters.frames.places import Place
+    from stagelink.adapters.frames.regions import Regions
     from stagelink.core.values import Instance
 
 GREETING_S = 5.0
@@ -34,7 +35,7 @@ MOST_DEAD = 1024
 class Doorway:
     """Connections to us. The plane's lock is held throughout.
 
-    *regions* is our memory, by region. ``lies`` counts connections that were closed because the
+    *regions* is our memory. ``lies`` counts connections that were closed because the
     peer broke the protocol, ``strangers`` those that did not have the token.
     """
 
@@ -43,7 +44,7 @@ class Doorway:
         instance: Instance,
         place: Place | None,
         loop: Loop,
-        regions: dict[int, memoryview],
+        regions: Regions,
     ) -> None:
         self._instance = instance
         self._place = place
@@ -132,7 +133,7 @@ class Doorway:
             pause()
             return
         self._make_room()
-        one = Incoming(sock, self._admit, self._region, self._forget)
+        one = Incoming(sock, self._admit, self._regions.part, self._forget)
         self._connections[one] = None
         self._loop.add(sock.fileno(), partial(self._serve, one))
         self._loop.ticks = True
@@ -168,10 +169,3 @@ class Doorway:
         self.lies += one.lies
         self._connections.pop(one, None)
         self._loop.drop(one.sock.fileno())
-
-    def _region(self, region: int) -> memoryview:
-        found = self._regions.get(region)
-        if found is None:
-            msg = f"region {region} is not registered here"
-            raise TransportError(msg, reason=Reason.UNKNOWN)
-        return found

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from stagelink.adapters.frames.wire import ACK, FRAME_BYTES, HEAD, HELLO, READY
 from stagelink.core.errors import TransportError
-from stagelink.core.regions import check
 from stagelink.core.values import RegionRef
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Incoming:
     Args:
         sock: from the listening socket, non-blocking.
         admit: judges a HELLO: the writer and whether it will write, or None.
-        region: our memory by its id; raises TransportError for none.
+        part: the bytes of ours that a frame is for; raises TransportError for none.
         drop: called before the socket is closed.
     """
 
@@ -37,7 +36,7 @@ class Incoming:
         self,
         sock: socket.socket,
         admit: Callable[[bytes], tuple[Instance, bool] | None],
-        region: Callable[[int], memoryview],
+        part: Callable[[RegionRef], memoryview],
         drop: Callable[[Incoming], None],
     ) -> None:
         self.sock = sock
@@ -46,7 +45,7 @@ class Incoming:
         self.closed = False
         self.lies = 0
         self._admit = admit
-        self._region = region
+        self._part = part
         self._drop = drop
         self._head = memoryview(bytearray(max(HELLO.size, HEAD.size)))
         self._into = self._head[: HELLO.size]
@@ -117,10 +116,8 @@ class Incoming:
 
     def _headed(self) -> None:
         last, number, region, offset, size = HEAD.unpack_from(self._head)
-        where = RegionRef(region, offset, size)
         try:
-            memory = self._region(region)
-            check(where, len(memory))
+            place = self._part(RegionRef(region, offset, size))
         except TransportError:
             self._lied()
             return
@@ -128,7 +125,7 @@ class Incoming:
             self._lied()
             return
         self._write = number, bool(last)
-        self._into = memory[offset : offset + size]
+        self._into = place
         self._next = self._landed
 
     def _landed(self) -> None:

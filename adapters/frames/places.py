@@ -62,7 +62,7 @@ def listen(place: Place) -> tuple[socket.socket, str, int]:
         raise TransportError(msg, reason=Reason.FAILED, remedy=remedy) from error
     made.setblocking(False)
     bound, port = made.getsockname()[:2]
-    return made, place.advertise or bound, port
+    return made, (place.advertise or bound).strip("[]"), port
 
 
 def dial(told: Description, writer: Instance, *, carries: bool) -> socket.socket:

@@ -18,24 +18,23 @@ What the contract asks for, by these means:
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from functools import partial
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from stagelink.adapters.frames.doorway import Doorway
+from stagelink.adapters.frames.forked import let_go_in_children
 from stagelink.adapters.frames.loop import Loop
 from stagelink.adapters.frames.outgoing import STOPPED, Job, Outgoing
 from stagelink.adapters.frames.places import Place, dial
+from stagelink.adapters.frames.regions import Regions
 from stagelink.adapters.frames.routes import Route
 from stagelink.adapters.frames.turns import Turns
-from stagelink.adapters.frames.wire import MOST_REGIONS, Description, pack, parse
+from stagelink.adapters.frames.wire import Description, pack, parse
 from stagelink.core.errors import Reason, TransportError
 from stagelink.core.regions import check
-from stagelink.ports.memory import space_of
 from stagelink.ports.plane import Capabilities
 
 if TYPE_CHECKING:
@@ -78,16 +77,17 @@ class FramesPlane:
         self.capabilities = Capabilities("write", kind, True, False, True)
         self._instance = instance
         self._strict = strict
-        self._own: dict[int, memoryview] = {}
+        self._own = Regions(kind)
         self._routes: dict[Instance, Route] = {}
         self._connections: set[Outgoing] = set()
+        self._dialling: set[Thread] = set()
         self._ended: deque[tuple[Job, str]] = deque()
         self._turns = Turns()
         self._closed = False
         self._lies = 0
         self._loop = Loop(self._turns, self._settle, self._tick)
         self._door = Doorway(instance, place, self._loop, self._own)
-        _LIVING.add(self)
+        let_go_in_children(self)
 
     @property
     def lies(self) -> int:
@@ -105,19 +105,8 @@ class FramesPlane:
         Raises:
             TransportError: it lies on a GPU, is of another kind, or is one too many.
         """
-        if space_of(memory) is not None or memory.kind != self.capabilities.memory_kind:
-            msg = f"frames cannot serve {memory.kind} memory, only {self.capabilities.memory_kind}"
-            raise TransportError(
-                msg, reason=Reason.MISMATCH, remedy="use a backend with a pool of the host"
-            )
-        more = region not in self._own
-        if not 0 <= region < 1 << 64 or (more and len(self._own) >= MOST_REGIONS):
-            msg = f"region {region} cannot be described beside {len(self._own)} others"
-            raise TransportError(
-                msg, reason=Reason.OUT_OF_BOUNDS, remedy="make the pool of fewer segments"
-            )
         with self._turns:
-            self._own[region] = memory.buffer
+            self._own.register(region, memory)
 
     def describe(self) -> bytes:
         """Where we listen, what opens it and the sizes of our regions; listens from now on.
@@ -129,8 +118,8 @@ class FramesPlane:
             host, port, why = "", 0, CLOSED
             if not self._closed:
                 host, port, why = self._door.open(strict=self._strict)
-            sizes = {region: len(view) for region, view in self._own.items()}
-            return pack(Description(self._instance, self._door.token, host, port, why, sizes))
+            told = self._instance, self._door.token, host, port, why, self._own.sizes
+            return pack(Description(*told))
 
     def attach(self, peer: Instance, descriptor: bytes) -> None:
         """Connect to what *peer* described, and be let in.
@@ -205,15 +194,14 @@ class FramesPlane:
         with self._turns:
             self._closed = True
             self._door.close()
-            dialling = [one.dialling for one in self._routes.values()]
+            dialling = self._dialling - {current_thread()}
             for route in self._routes.values():
                 self._part(route)
             self._routes.clear()
             stopping = list(self._connections)
         self._await(stopping)
         for thread in dialling:
-            if thread is not None and thread is not current_thread():
-                thread.join()
+            thread.join()
         self._loop.end()
         with self._turns:
             self._own.clear()
@@ -249,14 +237,8 @@ class FramesPlane:
         if route is None or theirs is None:
             msg = f"region {target.region} of peer {order.peer.hex()} is not attached"
             raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer first")
-        ours = self._own.get(source.region)
-        if ours is None:
-            msg = f"region {source.region} is not registered here"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
-        check(source, len(ours))
         check(target, theirs)
-        view = ours[source.offset : source.offset + source.size]
-        return route, Job(order, view, done)
+        return route, Job(order, self._own.part(source), done)
 
     def _begin(self, peer: Instance, route: Route, job: Job) -> None:
         """Send now what the kernel takes at once, or dial first."""
@@ -266,11 +248,13 @@ class FramesPlane:
             self._push(connection, INLINE_BYTES)
             return
         route.waiting.append(job)
-        if route.dialling is None:
-            route.dialling = Thread(
+        if not route.dialled:
+            route.dialled = True
+            thread = Thread(
                 target=self._redial, args=(peer, route), name="stagelink-dial", daemon=True
             )
-            route.dialling.start()
+            self._dialling.add(thread)
+            thread.start()
 
     def _push(self, connection: Outgoing, budget: int) -> None:
         more = connection.flush(budget)
@@ -338,7 +322,8 @@ class FramesPlane:
         except TransportError as error:
             why = str(error)
         with self._turns:
-            route.dialling = None
+            route.dialled = False
+            self._dialling.discard(current_thread())
             waiting, route.waiting = route.waiting, []
             if sock is not None and not self._closed and self._routes.get(peer) is route:
                 route.connection = self._connected(peer, sock)
@@ -359,12 +344,3 @@ class FramesPlane:
             except IndexError:
                 return
             job.done(job.order, error)
-
-
-def _in_child() -> None:
-    for plane in list(_LIVING):
-        plane.let_go()
-
-
-_LIVING: WeakSet[FramesPlane] = WeakSet()
-os.register_at_fork(after_in_child=_in_child)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from threading import Thread
-
     from stagelink.adapters.frames.outgoing import Job, Outgoing
     from stagelink.adapters.frames.wire import Description
 
@@ -14,13 +12,13 @@ if TYPE_CHECKING:
 class Route:
     """A peer that we write to: what it said of itself, and the connection, if there is one."""
 
-    __slots__ = ("connection", "dialling", "told", "waiting")
+    __slots__ = ("connection", "dialled", "told", "waiting")
 
     def __init__(self, told: Description, connection: Outgoing | None) -> None:
         self.told = told
         self.connection = connection
         self.waiting: list[Job] = []
-        self.dialling: Thread | None = None
+        self.dialled = False
 
     @property
     def good(self) -> Outgoing | None:
