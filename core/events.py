@@ -374,11 +374,15 @@ class Probe(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Cut the peer off from our memory and us from its; ``dead`` says death is proved."""
+    """Cut the peer off from our memory and us from its; ``dead`` says death is proved.
+
+    ``far``: it is on another host, out of reach of planes that do not cross hosts.
+    """
 
     peer: Instance
     dead: bool
     left: bool = False
+    far: bool = False
 
 
 class ResetPlane(NamedTuple):

@@ -72,7 +72,9 @@ class Receivers:
         assert reader.plane is not None
         card = reader.plane.card
         reader.session = Session(ATTACHING, hello.session)
-        self._peers.up(hello.instance, SIDE, hello.host.proof)
+        host = hello.host
+        proof, far = self._settings.proof_of(host), self._settings.is_far(host)
+        self._peers.up(hello.instance, SIDE, proof, far=far)
         if card.mode == "map":
             self._welcome(reader, out)
         else:
@@ -158,7 +160,7 @@ class Receivers:
         if self._links.get(link, hello.instance) != hello.instance:
             violations[Violation.IDENTITY] += 1
             return "this connection is that of another instance"
-        if not self._peers.knows(hello.instance, hello.host.proof):
+        if not self._peers.knows(hello.instance, self._settings.proof_of(hello.host)):
             violations[Violation.IDENTITY] += 1
             return "this instance has named another proof of life before"
         known = self._edges.readers

@@ -141,7 +141,7 @@ class Senders:
         source.plane = message.plane.name
         source.grants.passed = 0
         source.grants.agreed = message.credits and self._settings.credit_share > 0
-        self._peers.up(message.instance, SIDE, message.host.proof)
+        self._meet(message)
         if message.fresh:
             self._gets.lending.forget(source, out)  # what its log does not repeat has gone
             self._start_over(source)
@@ -152,12 +152,17 @@ class Senders:
         else:
             self._opened(source, out)
 
+    def _meet(self, message: Welcome) -> None:
+        settings, host = self._settings, message.host
+        proof, far = settings.proof_of(host), settings.is_far(host)
+        self._peers.up(message.instance, SIDE, proof, far=far)
+
     def _objection(self, source: Source, message: Welcome) -> tuple[Violation, str] | None:
         """Why the sender cannot be who it says it is, or by that route; None if it may be."""
         instance, ours = message.instance, {plane.card[:2] for plane in self._settings.planes}
         if message.plane[:2] not in ours:
             return Violation.ROUTE, f"it offers plane {message.plane.name!r}, which we have not"
-        if not self._peers.knows(instance, message.host.proof):
+        if not self._peers.knows(instance, self._settings.proof_of(message.host)):
             return Violation.IDENTITY, "it names another proof of life than before"
         for other in self._gets.sources.values():
             if other is not source and other.peer == instance:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stagelink.core.addresses import is_local
 from stagelink.plugins.hookspecs import Backend, ChannelKind, hookimpl
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _MORI = "stagelink.plugins.mori:"
 
 @hookimpl
 def stagelink_backends() -> list[Backend]:
-    """Shared memory and the in-process reference in both modes, GPUs, Mori on both fabrics."""
+    """Shared memory and the in-process reference in both modes, TCP, GPUs, Mori's two fabrics."""
     shm = (_HERE + "shm_provider", _HERE + "shm_liveness", _HERE + "shm_probe")
     memory = (_HERE + "memory_provider", _HERE + "memory_liveness")
     return [
@@ -30,6 +31,10 @@ def stagelink_backends() -> list[Backend]:
         Backend(
             "shm-write", "one host: senders copy into the reader's pool", "zmq",
             shm[0], _HERE + "shm_write", shm[1], shm[2], rank=10,
+        ),
+        Backend(
+            "frames", "many hosts: senders copy into the reader's pool, over TCP", "zmq",
+            shm[0], _HERE + "frames", shm[1], _HERE + "frames_probe", rank=5,
         ),
         Backend(
             "memory", "one process: readers map the sender's pages", "memory",
@@ -144,6 +149,39 @@ def shm_probe(context: BackendContext) -> str:
     if os.access(directory, os.W_OK | os.X_OK):
         return ""
     return f"{directory} is not writable; mount a tmpfs there, or set shm_dir"
+
+
+def frames(context: BackendContext) -> DataPlane:
+    """Senders write over TCP; who only sends listens nowhere.
+
+    Under ``auto`` nobody may ever need it: then peers are told why it cannot listen.
+    """
+    from stagelink.adapters.frames import FramesPlane, Place  # noqa: PLC0415
+    from stagelink.adapters.structlog import Log  # noqa: PLC0415
+
+    config = context.config
+    if config.role == "receiver" and not is_local(config.host):
+        Log(stage=config.stage).warning(
+            "unprotected_bind", link=f"tcp://{config.host}",
+            cause="senders write payloads there, and nothing is encrypted",
+            remedy="set host='127.0.0.1' unless senders are on other hosts of a trusted network",
+        )  # fmt: skip
+    place = Place(config.host, config.advertise_host, config.allow_wildcard)
+    return FramesPlane(
+        context.instance,
+        None if config.role == "sender" else place,
+        strict=config.backend == "frames",
+    )
+
+
+def frames_probe(context: BackendContext) -> str:
+    """Whether bytes may go in clear, and there is a place for the pool."""
+    if context.config.security != "none":
+        return (
+            f"security={context.config.security!r} encrypts the control channel, and frames would "
+            "send payloads in clear; leave it out on a network that you trust, or encrypt below it"
+        )
+    return shm_probe(context)
 
 
 def memory_channel(context: BackendContext) -> ControlChannel:

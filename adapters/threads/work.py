@@ -164,8 +164,13 @@ class Work:
         )
 
     def _fence(self, action: Fence) -> bool:
-        """Cut a peer off on every plane."""
-        fenced = [plane.fence(action.peer, action.dead) for plane in self._planes.values()]
+        """Cut a peer off on every plane that can reach it."""
+        planes = [
+            plane
+            for plane in self._planes.values()
+            if plane.capabilities.crosses_hosts or not action.far
+        ]
+        fenced = [plane.fence(action.peer, action.dead) for plane in planes]
         if all(fenced):
             self._plane_of.pop(action.peer, None)
             name, instance = self._narrator.name(action.peer), action.peer.hex()

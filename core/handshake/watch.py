@@ -28,17 +28,22 @@ PROBE_LAST_S = 1.0
 
 
 class Patience(NamedTuple):
-    """How long to wait, in seconds; ``fence_after_s`` is infinite where no plane can fence."""
+    """How long to wait, in seconds; ``fence_after_s`` is infinite where no plane can fence.
+
+    ``fence_far_s`` is that for peers on another host.
+    """
 
     suspect_grace_s: float
     settle_s: float
     fence_after_s: float
+    fence_far_s: float = inf
 
 
 class Watch(NamedTuple):
     """What is known of one peer instance; ``told`` once its waiters have heard of the trouble.
 
     ``left`` once it has said goodbye: that tells people what its end means, and proves nothing.
+    ``far`` if it is on another host.
     """
 
     state: str
@@ -46,6 +51,7 @@ class Watch(NamedTuple):
     told: bool = False
     tries: int = 0
     left: bool = False
+    far: bool = False
 
 
 Frozen = tuple["Instance", Watch, "tuple[str, ...]", "tuple[str, ...]"]
@@ -64,12 +70,12 @@ class Peers:
         self._met: dict[Instance, set[str]] = {}
         self.watches: dict[Instance, Watch] = {}
 
-    def up(self, peer: Instance, side: str, proof: str) -> None:
+    def up(self, peer: Instance, side: str, proof: str, *, far: bool = False) -> None:
         """*peer* speaks with us as our *side*: whatever was suspected, it is there."""
         self._disarm(peer, "grace", "fence", "probe", "settle")
         self._sides[peer] = tuple(sorted({*self._sides.get(peer, ()), side}))
         self._met.setdefault(peer, set()).add(side)
-        self.watches[peer] = Watch(UP, proof)
+        self.watches[peer] = Watch(UP, proof, far=far)
 
     def down(self, peer: Instance, side: str, now_s: float, out: list[Action]) -> None:
         """The conversation is cut: ask the kernel, and give it a moment before telling."""
@@ -150,7 +156,7 @@ class Peers:
         """Settled, or unreachable for so long that we cut it off."""
         watch = self.watches.get(peer)
         if watch is not None and watch.state in {SUSPECT, DEAD}:
-            out.append(Fence(peer, watch.state == DEAD, watch.left))
+            out.append(Fence(peer, watch.state == DEAD, watch.left, watch.far))
             self.watches[peer] = watch._replace(state=FENCING)
 
     def fenced(self, peer: Instance, really: bool, now_s: float) -> bool:
@@ -168,8 +174,10 @@ class Peers:
         return False
 
     def _arm_fence(self, peer: Instance, now_s: float) -> None:
-        if self._patience.fence_after_s < inf:
-            self._timers.arm(("fence", peer), now_s + self._patience.fence_after_s)
+        watch, patience = self.watches[peer], self._patience
+        after_s = patience.fence_far_s if watch.far else patience.fence_after_s
+        if after_s < inf:
+            self._timers.arm(("fence", peer), now_s + after_s)
 
     def _disarm(self, peer: Instance, *kinds: str) -> None:
         for kind in kinds:

@@ -84,7 +84,7 @@ def demo(  # noqa: PLR0917  one per option
         typer.Option("--input", metavar="FILE", help="A WAV to stream instead of ours."),
     ] = None,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="auto, shm, shm-write or memory.")
+        str, typer.Option(metavar="NAME", help="auto, shm, shm-write, frames or memory.")
     ] = "auto",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what arrived as a WAV.")

@@ -178,9 +178,9 @@ def _endpoint(
         for name, plane in planes.items()
     )
     # Cutting off a living peer takes views from nobody only where it wrote into our pool.
-    can_fence = all(
-        p.capabilities.can_fence and p.capabilities.mode == "write" for p in planes.values()
-    )
+    told = [plane.capabilities for plane in planes.values()]
+    can_fence = all(one.can_fence and one.mode == "write" for one in told)
+    far = [one.can_fence and one.mode == "write" for one in told if one.crosses_hosts]
     settings = Settings(
         instance=instance,
         identity=Identity(config.stage, config.replica, config.rank),
@@ -191,6 +191,7 @@ def _endpoint(
         max_writes=config.max_writes,
         session_base=int.from_bytes(instance[:5], "big") << 16,
         can_fence=can_fence,
+        can_fence_far=bool(far) and all(far),
         codecs=codecs,
         peer_share=config.peer_share,
         credit_share=config.credit_share if config.credits else 0.0,

@@ -69,7 +69,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         stage: our stage's name, as others write it in ``to=`` and ``source=``.
         role: ``sender``, ``receiver`` or ``peer`` (both).
         replica, rank: which of the stage's connectors this is; readers are counted by it.
-        host: the address to bind for receivers to dial; loopback unless told otherwise. ``auto``
+        host: the address to bind for receivers to dial; loopback unless told otherwise. Of a
+            receiver, where senders write to by the backend ``frames``. ``auto``
             takes the address that the route to a configured sender leaves from, or loopback while
             all of them are on this host or none is known; never every interface.
         zmq_port: the port to bind; 0 takes a free one, see ``Connector.endpoint``.

@@ -13,6 +13,9 @@ from stagelink.core.errors import ConfigError
 if TYPE_CHECKING:
     from stagelink.config import Config
 
+WRITTEN_TO = frozenset(("auto", "frames"))
+"""Backends whose senders may dial a receiver."""
+
 
 def with_host(config: Config) -> Config:
     """*config* with an address in place of ``auto``; any other host is left as it is.
@@ -23,10 +26,20 @@ def with_host(config: Config) -> Config:
     if config.host != AUTO:
         return config
     if config.role == "receiver" or config.ipc is not None:
-        return msgspec.structs.replace(config, host=LOOPBACK)  # nobody dials it there
+        return msgspec.structs.replace(config, host=_for_bytes(config))
     choice = pick(config)
     _check_advertised(config, choice)
     return msgspec.structs.replace(config, host=choice.host)
+
+
+def _for_bytes(config: Config) -> str:
+    """Where nobody dials the control channel there: only senders that write over TCP come."""
+    if config.role == "sender" or config.security != "none" or config.backend not in WRITTEN_TO:
+        return LOOPBACK
+    try:
+        return pick(config).host
+    except ConfigError:
+        return LOOPBACK
 
 
 def pick(config: Config) -> Choice:

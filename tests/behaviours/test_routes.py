@@ -34,7 +34,7 @@ def test_one_stage_maps_what_comes_in_and_writes_what_goes_out_of_one_pool(
             middle.put("key", payload.value, to="last")
         assert is_body(last.get("key", source="middle", timeout=PATIENCE_S).value, 1, MIB)
 
-        assert middle.health()["backends"] == ["shm", "shm-write"]
+        assert middle.health()["backends"] == ["frames", "shm", "shm-write"]
         mine = middle.health()["engine_key"]
         assert (
             sum(

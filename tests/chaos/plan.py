@@ -15,6 +15,7 @@ LANES: dict[str, dict[str, Any]] = {
     "shm-write": {"backend": "shm-write"},
     "shm, ZeroMQ": {"backend": "shm", "shortcut": False},
     "shm-write, ZeroMQ": {"backend": "shm-write", "shortcut": False},
+    "frames": {"backend": "frames"},
 }
 """What is hunted, as settings of a connector; a later backend joins by a line. Rounds take turns."""
 

@@ -56,7 +56,7 @@ def test_rounds_take_turns_on_every_lane_and_strike_in_every_way() -> None:
 
 
 def test_troupes_share_the_rounds_of_a_lane() -> None:
-    plans = [draw(number) for number in range(40)]
+    plans = [draw(number, tuple(LANES)[:4]) for number in range(40)]
     shares = share(plans, 8)
     assert len(shares) == 8
     assert sorted(plan.number for one in shares for plan in one) == list(range(40))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BUILT_IN = [
-    "shm", "shm-write", "device_ipc", "memory", "memory-write", "mori-rdma", "mori-xgmi",
+    "shm", "shm-write", "frames", "device_ipc", "memory", "memory-write", "mori-rdma", "mori-xgmi",
 ]  # fmt: skip
 
 

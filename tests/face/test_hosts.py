@@ -65,7 +65,23 @@ def test_a_sender_elsewhere_makes_it_the_address_towards_it(far_away: None) -> N
     assert not is_local(settled.host)
 
 
-@pytest.mark.parametrize("unbound", [{"role": "receiver"}, {"ipc": "/tmp/x.sock"}])
+@pytest.mark.parametrize("backend", ["auto", "frames"])
+def test_a_receiver_is_written_to_at_the_address_towards_its_sender(
+    far_away: None, backend: str
+) -> None:
+    told = {"role": "receiver", "backend": backend, "sender": "tcp://10.0.0.9:5000"}
+
+    assert hosts.with_host(config(**told)).host == "10.0.0.5"
+
+
+@pytest.mark.parametrize(
+    "unbound",
+    [
+        {"role": "receiver", "backend": "shm"},
+        {"role": "receiver", "security": "curve", "keys": "/keys"},
+        {"role": "sender", "ipc": "/tmp/x.sock"},
+    ],
+)
 def test_where_nothing_is_bound_there_is_nothing_to_choose(
     far_away: None, unbound: dict[str, str]
 ) -> None:

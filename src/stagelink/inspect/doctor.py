@@ -83,8 +83,9 @@ def _of_config(config: Config, peer: str | None) -> Iterator[Check]:
     if chosen is not None:
         if any(plane.memory_kind == SHARED for plane in chosen.planes):
             yield from shared_memory(config.shm_dir, config.pool_bytes)
-        crosses = any(plane.crosses_hosts for plane in chosen.planes)
-        yield host.locked_memory(needed=config.pool_bytes if crosses else 0)
+        # NICs need the pool locked; frames, over shared memory too, goes by the kernel's sockets.
+        nics = any(one.crosses_hosts and one.memory_kind != SHARED for one in chosen.planes)
+        yield host.locked_memory(needed=config.pool_bytes if nics else 0)
     address = check_address(config)
     yield address
     if address.ok is not False and (chosen is None or chosen.channel == "zmq"):

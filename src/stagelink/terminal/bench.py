@@ -35,7 +35,7 @@ def bench(  # noqa: PLR0917  one per option
         typer.Option(metavar="SIZES", help="Payload sizes [4K,64K,1M,16M,256M]."),
     ] = None,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="auto, shm, shm-write or memory.")
+        str, typer.Option(metavar="NAME", help="auto, shm, shm-write, frames or memory.")
     ] = "auto",
     rounds: Annotated[
         int | None, typer.Option(metavar="N", help="Hand-offs of each small size [1000].")
