@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stagelink.plugins.conformance.deaths import WHOLE_S, body
 from stagelink.plugins.conformance.kit import (
     LARGE,
+    LENDS_S,
     PATIENCE_S,
     POOL,
     Open,
@@ -156,6 +157,7 @@ class CreditsContract:
         process, _ = stage(**far)
         sender.put("first", body("first", SIZE), to="talker")
         assert process.ask("get", "first", PATIENCE_S) == ""
+        eventually(lambda: sender.health()["credits"]["borrowed_blocks"], LENDS_S)
         process.kill()
         sender.put("key", body("key", SIZE), to="talker")
         heir = opened(**far)

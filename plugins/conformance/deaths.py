@@ -17,6 +17,7 @@ import stagelink
 from stagelink.core.errors import PeerError, StagelinkError
 from stagelink.plugins.conformance.elsewhere import Elsewhere
 from stagelink.plugins.conformance.kit import (
+    LENDS_S,
     PATIENCE_S,
     POOL,
     TIMEOUTS,
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from stagelink.connector import Connector
 
 SIZES = [1000, 4 << 20]
-LENDS_S = 0.5
-"""How soon a reader lends room, if it does: with its next report."""
-
 WHOLE_S = 2.0
 """So long after a death, at most, nothing of the dead is held any more."""
 
@@ -199,7 +197,7 @@ class DeathsContract:
         sender.put("key", memoryview(body("key", 512 << 10)), to="talker")
         assert process.ask("get", "key", PATIENCE_S) == ""
         # Where it lends, it has: the next put may be written at once.
-        eventually(lambda: sender.health()["credits"]["borrowed_blocks"], patience_s=LENDS_S)
+        eventually(lambda: sender.health()["credits"]["borrowed_blocks"], LENDS_S)
         process.freeze()
         start_s = time.monotonic()
         for number in range(4):

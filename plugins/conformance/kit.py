@@ -48,6 +48,10 @@ class Waiter:
         return self
 
 
+LENDS_S = 0.5
+"""How soon a reader lends room, if it does: with its next report."""
+
+
 def eventually(holds: Callable[[], object], patience_s: float = PATIENCE_S) -> bool:
     """Whether *holds* comes true in time."""
     until_s = time.monotonic() + patience_s

@@ -89,7 +89,8 @@ def test_a_name_given_twice_names_both_plugins() -> None:
 
 def test_an_unknown_name_suggests_the_closest_and_lists_all() -> None:
     with pytest.raises(
-        ConfigError, match=r"'shm-wirte'.*mean 'shm-write'.*known: auto, device_ipc, memory"
+        ConfigError,
+        match=r"'shm-wirte'.*mean 'shm-write'.*known: auto, device_ipc, frames, memory",
     ):
         Manager().choose("shm-wirte", CONTEXT)
 
