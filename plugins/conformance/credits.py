@@ -162,3 +162,7 @@ class CreditsContract:
         sender.put("key", body("key", SIZE), to="talker")
         heir = opened(**far)
         assert same(heir.get("key", source="thinker").value, body("key", SIZE))
+        # The same once the dead one has been cut off.
+        assert eventually(lambda: len(sender.health()["sessions"]) == 1, WHOLE_S)
+        sender.put("next", body("next", SIZE), to="talker")
+        assert same(heir.get("next", source="thinker").value, body("next", SIZE))
