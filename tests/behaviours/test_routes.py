@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from tests.behaviours.kit import MIB, PATIENCE_S, Open, body, is_body, opening, pair, whole
 
 from stagelink import GoneError, PeerError
@@ -131,6 +130,9 @@ def test_two_that_take_what_the_first_may_have_at_once_have_bytes_of_their_own(
             pass
 
     for number in range(20):
+        torch = pytest.importorskip(
+            "torch", reason="these values are tensors, and torch is an extra"
+        )
         value: Any = torch.full((300_000,), number, dtype=torch.uint8)
         if drafted:
             value = sender.alloc((300_000,), "uint8")

@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.hosts.conftest import is_free
 
 import stagelink
+
+pytest.importorskip("torch", reason="vLLM-Omni is made of torch, and it is an extra")
+
+import torch
 
 PATIENCE_S = 10.0
 

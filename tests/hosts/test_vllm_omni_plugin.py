@@ -8,7 +8,11 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pytest
+
 from stagelink.adapters.hosts.vllm_omni import plugin
+
+pytest.importorskip("torch", reason="vLLM-Omni is made of torch, and it is an extra")
 
 ROOT = Path(__file__).parents[2]
 
