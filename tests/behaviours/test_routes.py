@@ -119,6 +119,7 @@ def test_each_rank_gets_the_shard_that_was_put_for_it_and_no_other(opened_any: O
 def test_two_that_take_what_the_first_may_have_at_once_have_bytes_of_their_own(
     opened: Open, drafted: bool
 ) -> None:
+    torch = pytest.importorskip("torch", reason="these values are tensors, and torch is an extra")
     sender = opened(stage="thinker", role="sender", readers=0)
     talkers = [
         opened(stage="talker", role="receiver", replica=number, sender=sender.endpoint)
@@ -130,9 +131,6 @@ def test_two_that_take_what_the_first_may_have_at_once_have_bytes_of_their_own(
             pass
 
     for number in range(20):
-        torch = pytest.importorskip(
-            "torch", reason="these values are tensors, and torch is an extra"
-        )
         value: Any = torch.full((300_000,), number, dtype=torch.uint8)
         if drafted:
             value = sender.alloc((300_000,), "uint8")
