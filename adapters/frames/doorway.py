@@ -28,8 +28,9 @@ MOST_STRANGERS = 64
 """Connections that have not shown it yet; one more takes the place of the oldest."""
 
 MOST_WRITERS = 4096
-MOST_DEAD = 1024
-"""Dead writers that are remembered: what they had on its way may still come in."""
+MOST_DEAD = 256
+"""Dead writers that are remembered: what they had on its way may still come in. More than these
+cannot have anything on its way: they would not fit before the door and behind it."""
 
 
 class Doorway:

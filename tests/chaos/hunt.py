@@ -11,7 +11,9 @@ from tests.chaos.lanes import Lane
 from tests.chaos.rounds import last_look, play
 from tests.chaos.tally import Tally
 
+from stagelink.adapters.frames.doorway import MOST_DEAD
 from stagelink.core.receivers import FENCED_PEERS
+from stagelink.core.rejections import REJECTED_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,8 +30,10 @@ MOST_ENTRIES = 96
 """That a table may have more than before: beyond what any of them holds of a single round."""
 
 
-BOUNDED = {"receivers.floors": FENCED_PEERS}
-"""What is meant to be remembered of those who have gone, by the end of its path."""
+BOUNDED = {
+    "receivers.floors": FENCED_PEERS, "_door._dead": MOST_DEAD, ".rejected": REJECTED_KEYS,
+}  # fmt: skip
+"""What is meant to be remembered of those who have gone or may yet come, by the end of its path."""
 
 
 def hunt(plans: Sequence[Plan], troupes: int, show: Show, mistake: str = "") -> Tally:
