@@ -109,8 +109,10 @@ class Space:
         elsewhere = self._kind != dlpack.CPU and tensor.get_device() != self.index
         if elsewhere or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
             return None
-        stream = self.streams.handle(self.streams.current())
-        return self.runtime.fetch(tensor.data_ptr(), tensor.nbytes, stream)
+        # Our device is current within it: the handle of a default stream means the current one's.
+        with self.streams.after([tensor]):
+            stream = self.streams.handle(self.streams.current())
+            return self.runtime.fetch(tensor.data_ptr(), tensor.nbytes, stream)
 
     def upload(self, data: memoryview) -> Any:  # noqa: ANN401 - a torch tensor
         """A copy of host bytes on the device, in the order of the current stream."""
@@ -123,9 +125,9 @@ class Space:
         if self._kind == dlpack.ROCM and source:  # HIP may read it later
             target.copy_(torch.frombuffer(source, dtype=torch.uint8))
         elif source:  # not by torch, whose way there takes several times as long
-            self.runtime.send(
-                target.data_ptr(), source, self.streams.handle(self.streams.current())
-            )
+            with self.streams.after([target]):
+                stream = self.streams.handle(self.streams.current())
+                self.runtime.send(target.data_ptr(), source, stream)
         return target
 
     def moment(self, tensors: Sequence[Any]) -> tuple[Any, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -32,12 +31,14 @@ class Flight:
 
     __slots__ = ("begun_s", "jobs", "link", "size", "status")
 
-    def __init__(self, link: Link, jobs: list[Job], status: Status, size: int) -> None:
+    def __init__(
+        self, link: Link, jobs: list[Job], status: Status, size: int, begun_s: float
+    ) -> None:
         self.link = link
         self.jobs = jobs
         self.status = status
         self.size = size
-        self.begun_s = time.monotonic()
+        self.begun_s = begun_s
 
 
 def begin(link: Link, jobs: list[Job]) -> tuple[Status, int]:

@@ -237,12 +237,13 @@ class Lane:
 
     def _launch(self, link: Link, jobs: list[Job]) -> Flight | None:
         """Begin *jobs*; returns them if they are to be waited for here."""
+        begun_s = time.monotonic()
         try:
             status, size = begin(link, jobs)
         except StagelinkError as error:
             self._failed(link, jobs, str(error))
             return None
-        flight = Flight(link, jobs, status, size)
+        flight = Flight(link, jobs, status, size, begun_s)
         here = size <= self._inline_bytes or self._is_awaited(jobs, size)
         with self._lock:
             self._beginning = False

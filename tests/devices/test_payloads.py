@@ -6,14 +6,16 @@ import contextlib
 import gc
 import threading
 import weakref
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.devices.host import HeldStreams, HostDevice, space
+from tests.devices.host import HeldStreams, HostDevice, HostMemories, space
 
 import stagelink
-from stagelink.adapters.device import DevicePoolProvider, dlpack
+from stagelink.adapters.device import DevicePoolProvider, Space, dlpack
+from stagelink.adapters.device.streams import NoStreams
 from stagelink.adapters.msgspec.device import DeviceSerializer
 from stagelink.adapters.msgspec.serializer import PayloadSerializer
 from stagelink.adapters.threads.views import Views
@@ -344,6 +346,47 @@ def test_another_thread_copies_in_the_order_of_the_callers_stream() -> None:
 
     assert streams.waited == ["first"]
     assert streams.stream == "the worker's"
+
+
+class OurDevice(NoStreams):
+    """Our device is current within :meth:`after` alone; elsewhere a handle means another's."""
+
+    ours = False
+
+    @contextmanager
+    def after(self, sources: Any) -> Iterator[None]:
+        """Within it."""
+        del sources
+        self.ours = True
+        yield
+        self.ours = False
+
+    def handle(self, stream: object) -> int:
+        """1: a stream of ours."""
+        del stream
+        return int(self.ours)
+
+
+class Fetches(HostMemories):
+    """Notes on which stream was fetched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: list[int] = []
+
+    def fetch(self, address: int, nbytes: int, stream: int) -> bytearray:
+        """At once."""
+        self.streams.append(stream)
+        return super().fetch(address, nbytes, stream)
+
+
+def test_a_tensor_is_read_in_the_order_of_its_own_device() -> None:
+    memories, tensor = Fetches(), torch.arange(5)
+
+    read = Space(memories, OurDevice(), dlpack.CPU).read(tensor)
+
+    assert bytes(read or b"") == tensor.numpy().tobytes()
+    assert memories.streams == [1]
 
 
 def test_a_put_is_published_only_once_it_is_copied() -> None:
