@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from stagelink.adapters.device_ipc.envelope import MOST_REGIONS, SharedRegion, pack, parse
 from stagelink.core.errors import Reason, TransportError
-from stagelink.core.regions import check
+from stagelink.core.regions import attached, check
 from stagelink.ports.memory import DEVICE
 from stagelink.ports.plane import Capabilities
 
@@ -109,10 +109,7 @@ class DeviceIpcPlane:
 
     def view(self, peer: Instance, where: RegionRef) -> memoryview:
         """The bytes of a peer's region, in place: device bytes, whatever the port's type says."""
-        whole = self._peers.get(peer, {}).get(where.region)
-        if whole is None:
-            msg = f"region {where.region} of peer {peer.hex()} is not attached"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer first")
+        whole = attached(self._peers.get(peer, {}), peer, where.region)
         check(where, len(whole))
         return whole[where.offset : where.offset + where.size]  # type: ignore[return-value]
 

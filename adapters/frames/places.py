@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stagelink.core.values import Instance
 
 DIAL_S = 2.0
-"""How long a peer has to answer: others wait meanwhile to be attached."""
+"""How long a peer has to answer, twice: to take the connection, and to let us in."""
 
 BACKLOG = 128
 _WILD = frozenset(("", "*", "0.0.0.0", "::"))  # noqa: S104 - named in order to refuse them

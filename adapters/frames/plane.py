@@ -34,7 +34,7 @@ from stagelink.adapters.frames.routes import Route
 from stagelink.adapters.frames.turns import Turns
 from stagelink.adapters.frames.wire import Description, pack, parse
 from stagelink.core.errors import Reason, TransportError
-from stagelink.core.regions import check
+from stagelink.core.regions import attached, check, not_attached, same_size
 from stagelink.ports.plane import Capabilities
 
 if TYPE_CHECKING:
@@ -228,16 +228,12 @@ class FramesPlane:
             TransportError: they are not, or the plane is closed.
         """
         source, target = order.source, order.target
-        if source.size != target.size:
-            msg = f"source has {source.size} bytes, target {target.size}"
-            raise TransportError(msg, reason=Reason.MISMATCH)
+        same_size(source, target)
         self._refuse_closed()
         route = self._routes.get(order.peer)
-        theirs = None if route is None else route.told.sizes.get(target.region)
-        if route is None or theirs is None:
-            msg = f"region {target.region} of peer {order.peer.hex()} is not attached"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer first")
-        check(target, theirs)
+        if route is None:
+            raise not_attached(order.peer, target.region)
+        check(target, attached(route.told.sizes, order.peer, target.region))
         return route, Job(order, self._own.part(source), done)
 
     def _begin(self, peer: Instance, route: Route, job: Job) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stagelink.adapters.frames.wire import MOST_REGIONS
 from stagelink.core.errors import Reason, TransportError
-from stagelink.core.regions import check
+from stagelink.core.regions import check, registered
 from stagelink.ports.memory import space_of
 
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ class Regions:
         Raises:
             TransportError: there are none.
         """
-        found = self._views.get(where.region)
-        if found is None:
-            msg = f"region {where.region} is not registered here"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
+        found = registered(self._views, where.region)
         check(where, len(found))
         return found[where.offset : where.offset + where.size]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stagelink.adapters.memory.hub import Hub
 from stagelink.core.errors import Reason, TransportError
-from stagelink.core.regions import check
+from stagelink.core.regions import check, registered
 from stagelink.core.values import RegionRef
 from stagelink.ports.foreign import ForeignCard
 
@@ -49,11 +49,7 @@ class Engine:
     def card(self, region: int) -> ForeignCard:
         """The engine and the memory, as of now."""
         with self.hub.lock:
-            found = self._regions.get(region)
-            if found is None:
-                msg = f"region {region} is not registered here"
-                raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
-            size = len(found.view)
+            size = len(registered(self._regions, region).view)
             memory = _MEMORY.pack(_HEADS[1], self.key, self._edition, region, size)
         return ForeignCard(_ENGINE.pack(_HEADS[0], self.hub.id.encode(), self.key), memory)
 

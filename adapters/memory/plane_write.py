@@ -10,6 +10,7 @@ from stagelink.adapters.memory.faults import WriteFault
 from stagelink.adapters.memory.provider import KIND
 from stagelink.adapters.memory.regions import Regions
 from stagelink.core.errors import Reason, TransportError
+from stagelink.core.regions import same_size
 from stagelink.ports.plane import Capabilities
 
 if TYPE_CHECKING:
@@ -185,9 +186,7 @@ class MemoryWritePlane(Regions):
         if self._closed:
             msg = "the plane is closed"
             raise TransportError(msg, reason=Reason.CLOSED)
-        if order.source.size != order.target.size:
-            msg = f"source has {order.source.size} bytes, target {order.target.size}"
-            raise TransportError(msg, reason=Reason.MISMATCH)
+        same_size(order.source, order.target)
         source, target = self.ours(order.source), self.theirs(order.peer, order.target)
         job.source, job.target = source.at(order.source), target.at(order.target)
         job.alive = source, target

@@ -11,7 +11,7 @@ from stagelink.adapters.memory.foreign import Engine
 from stagelink.adapters.memory.hub import Hub
 from stagelink.adapters.memory.provider import KIND
 from stagelink.core.errors import Reason, TransportError
-from stagelink.core.regions import Region
+from stagelink.core.regions import Region, attached, registered
 
 if TYPE_CHECKING:
     from stagelink.core.values import Instance, RegionRef
@@ -138,19 +138,11 @@ class Regions:
 
     def theirs(self, peer: Instance, where: RegionRef) -> Region:
         """The peer's region that *where* names, unchecked. The caller holds the lock."""
-        region = self._peers.get(peer, {}).get(where.region)
-        if region is None:
-            msg = f"region {where.region} of peer {peer.hex()} is not attached"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer first")
-        return region
+        return attached(self._peers.get(peer, {}), peer, where.region)
 
     def ours(self, where: RegionRef) -> Region:
         """Our region that *where* names, unchecked. The caller holds the lock."""
-        region = self._own.get(where.region)
-        if region is None:
-            msg = f"region {where.region} is not registered here"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
-        return region
+        return registered(self._own, where.region)
 
     def _head(self, instance: Instance, count: int) -> bytes:
         return _HEAD.pack(self.hub.id.encode(), instance, self.mode.encode(), count)

@@ -15,7 +15,7 @@ from stagelink.adapters.mori.lane import Lane
 from stagelink.adapters.mori.link import Link, Peer
 from stagelink.adapters.mori.memory import BEACON, TAIL
 from stagelink.core.errors import Reason, TransportError, translating
-from stagelink.core.regions import check
+from stagelink.core.regions import check, registered
 from stagelink.core.values import NO_INSTANCE, RegionRef
 from stagelink.ports.foreign import ForeignCard
 from stagelink.ports.plane import WriteOrder
@@ -67,10 +67,7 @@ class Foreign:
         """
         self._refuse_notices()
         with self._lock:
-            own = self._home.regions.get(region)
-            if own is None or self._closed:
-                msg = f"region {region} is not registered here"
-                raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
+            own = registered({} if self._closed else self._home.regions, region)
             if not self._home.fabric.capabilities.can_fence:
                 engine, memory = self._home.engine, own.described
             else:

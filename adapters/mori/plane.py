@@ -15,7 +15,7 @@ from stagelink.adapters.mori.link import Link, Peer, meet
 from stagelink.adapters.mori.memory import DEVICE, HOST
 from stagelink.adapters.mori.options import RdmaOptions, XgmiOptions
 from stagelink.core.errors import Reason, TransportError
-from stagelink.core.regions import check
+from stagelink.core.regions import attached, check, not_attached, registered, same_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,21 +182,14 @@ class MoriPlane:
             TransportError: they are not, or the plane is closed.
         """
         source, target = order.source, order.target
-        if source.size != target.size:
-            msg = f"source has {source.size} bytes, target {target.size}"
-            raise TransportError(msg, reason=Reason.MISMATCH)
+        same_size(source, target)
         self._refuse_closed()
-        met, lane = self._lanes.get(order.peer, (None, None))
-        theirs = met.sizes.get(target.region) if met is not None else None
-        if lane is None or theirs is None:
-            msg = f"region {target.region} of peer {order.peer.hex()} is not attached"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer first")
-        ours = self._home.regions.get(source.region)
-        if ours is None:
-            msg = f"region {source.region} is not registered here"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
-        check(source, ours.size)
-        check(target, theirs)
+        found = self._lanes.get(order.peer)
+        if found is None:
+            raise not_attached(order.peer, target.region)
+        met, lane = found
+        check(target, attached(met.sizes, order.peer, target.region))
+        check(source, registered(self._home.regions, source.region).size)
         return lane
 
     def _lane(self, peer: Instance, link: Link) -> Lane:

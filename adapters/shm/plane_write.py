@@ -8,6 +8,7 @@ from stagelink.adapters.shm.copier import Copier, Ends
 from stagelink.adapters.shm.regions import Regions
 from stagelink.adapters.shm.segment import DIRECTORY, KIND
 from stagelink.core.errors import Reason, TransportError
+from stagelink.core.regions import same_size
 from stagelink.ports.plane import Capabilities
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ class ShmWritePlane(Regions):
 
     def _ends(self, order: WriteOrder) -> Ends:
         """Where to copy from and to, checked; the copier asks under its lock."""
-        if order.source.size != order.target.size:
-            msg = f"source has {order.source.size} bytes, target {order.target.size}"
-            raise TransportError(msg, reason=Reason.MISMATCH)
+        same_size(order.source, order.target)
         source, target = self.ours(order.source), self.theirs(order.peer, order.target)
         return Ends(source.at(order.source), target.at(order.target), (source, target))

@@ -9,7 +9,7 @@ from stagelink.adapters.shm.names import owner_of_segment
 from stagelink.adapters.shm.populate import address_of
 from stagelink.adapters.shm.segment import KIND, map_segment
 from stagelink.core.errors import Reason, TransportError
-from stagelink.core.regions import Region
+from stagelink.core.regions import Region, attached, registered
 
 if TYPE_CHECKING:
     from stagelink.core.values import Instance, RegionRef
@@ -90,19 +90,11 @@ class Regions:
 
     def theirs(self, peer: Instance, where: RegionRef) -> Region:
         """The region of a peer that *where* names; its range is still unchecked."""
-        region = self._peers.get(peer, {}).get(where.region)
-        if region is None:
-            msg = f"region {where.region} of peer {peer.hex()} is not attached"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="attach the peer first")
-        return region
+        return attached(self._peers.get(peer, {}), peer, where.region)
 
     def ours(self, where: RegionRef) -> Region:
         """The region of ours that *where* names; its range is still unchecked."""
-        found = self._own.get(where.region)
-        if found is None:
-            msg = f"region {where.region} is not registered here"
-            raise TransportError(msg, reason=Reason.UNKNOWN, remedy="register it first")
-        return found[1]
+        return registered(self._own, where.region)[1]
 
 
 def parse(descriptor: bytes, peer: Instance) -> list[tuple[int, int, str]]:

@@ -34,6 +34,18 @@ if TYPE_CHECKING:
     from stagelink.ports.plane import DataPlane
 
 
+DESCRIBED = "described"
+"""What all that cut off a living peer have in common: their reports say how we describe ourselves
+from now on, so the last report must be the latest description."""
+
+
+def _concerned(action: Action) -> tuple[object, ...]:
+    """What *action* must not overtake: orders for the same peer; a reset, all of them."""
+    if isinstance(action, Fence):
+        return (action.peer,) if action.dead else (action.peer, DESCRIBED)
+    return (action.peer,) if isinstance(action, Attach) else ()
+
+
 class Work:
     """Orders that are no messages: writes, probes, and what may take long.
 
@@ -76,7 +88,7 @@ class Work:
         elif isinstance(action, Probe):
             self._note(Probed(action.peer, self._is_dead(action)))
         else:
-            self.errands.run(partial(self._errand, action))
+            self.errands.run(partial(self._errand, action), *_concerned(action))
 
     def view(self, peer: Instance, where: RegionRef) -> memoryview:
         """The bytes of *peer* at *where*, writable.

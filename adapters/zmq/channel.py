@@ -1,14 +1,8 @@
-"""The control channel over ZeroMQ: one ROUTER that others dial, one DEALER per dialled address.
-
-Every wake-up of ZeroMQ is edge-triggered: its descriptor says "look", once, and any call on the
-socket, a send for one, may swallow that. So a socket is either *hot*, to be read until it says
-"nothing", or known to be drained with all its news heard; sending makes it hot again.
-"""
+"""The control channel over ZeroMQ: one ROUTER that others dial, one DEALER per dialled address."""
 
 from __future__ import annotations
 
 import os
-import select
 import time
 import warnings
 from collections import deque
@@ -26,27 +20,25 @@ from stagelink.adapters.zmq.address import (
 from stagelink.adapters.zmq.dialled import Dialled
 from stagelink.adapters.zmq.forked import close_copies, let_go_in_children
 from stagelink.adapters.zmq.listener import Listener
+from stagelink.adapters.zmq.readiness import Readiness
 from stagelink.adapters.zmq.redial import Redialler
-from stagelink.adapters.zmq.sockets import LAST_WORDS_MS, Limits, descriptor_of, translating_errors
+from stagelink.adapters.zmq.sockets import LAST_WORDS_MS, Limits, translating_errors
 from stagelink.core.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
     from stagelink.adapters.zmq.keyring import Keyring
-    from stagelink.adapters.zmq.sockets import Context, Socket
+    from stagelink.adapters.zmq.sockets import Context
     from stagelink.core.values import Link
-    from stagelink.ports.channel import Arrival, Mail
+    from stagelink.ports.channel import Arrival
 
 EAGER_LIMIT = 64 * 1024
-MAX_EVENTS = 64
 MAX_SOCKETS = 8192
 
 LEAVING_S = 0.005
 """Before a close, for in spite of its linger ZeroMQ may lose what it was given just now."""
-
-Source = Dialled | Listener
 
 
 class ZmqChannel:
@@ -108,17 +100,14 @@ class ZmqChannel:
         self._keyring = keyring
         self._pid, self._address = os.getpid(), ""
         self._ready: deque[Arrival] = deque()
-        self._hot: deque[Source] = deque()
+        self._sources = Readiness()
         self._dialled: dict[Link, Dialled] = {}
         self._ever_dialled: dict[str, None] = {}
         self._listener: Listener | None = None
-        self._on_wake: dict[int, Callable[[], None]] = {}
         self._context: Context = zmq.Context(1)
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
-        self._epoll = select.epoll()
-        self._poll = self._epoll.poll
-        self._redialler = Redialler(reconnect_max_s, self._hear)
-        self._register(self._redialler.timer.fileno(), self._redialler.redial)
+        self._redialler = Redialler(reconnect_max_s, self._sources.hear)
+        self._sources.register(self._redialler.timer.fileno(), self._redialler.redial)
         self._closed = False
         let_go_in_children(self)
         if bind:
@@ -155,8 +144,11 @@ class ZmqChannel:
         self._address = tcp_url(shown, bound.rpartition(":")[2]) if shown else bound
         if self._keyring is not None:
             self._keyring.we_are_at(self._address)
-        self._watch(listener)
-        self._register(listener.timer.fileno(), partial(self._hear, listener, listener.on_timer))
+        sources = self._sources
+        sources.watch(listener)
+        sources.register(
+            listener.timer.fileno(), partial(sources.hear, listener, listener.on_timer)
+        )
 
     def check(self, address: str) -> None:
         """Look at an address without dialling it.
@@ -190,19 +182,15 @@ class ZmqChannel:
         self._ever_dialled[address] = None
         if len(self._ever_dialled) > MAX_SOCKETS:  # those of long ago have ended
             del self._ever_dialled[next(iter(self._ever_dialled))]
-        self._watch(dialled)
+        self._sources.watch(dialled)
 
     def hang_up(self, link: Link) -> None:
         """Close a dialled link, dropping what is queued on it. Unknown links are ignored."""
         dialled = self._dialled.pop(link, None)
         if dialled is None:
             return
-        for descriptor in _descriptors(dialled):
-            self._epoll.unregister(descriptor)
-            del self._on_wake[descriptor]
+        self._sources.forget(dialled)
         self._redialler.forget(dialled)
-        while dialled in self._hot:  # twice, if heating it was interrupted
-            self._hot.remove(dialled)
         kept = [arrival for arrival in self._ready if arrival.link != link]
         self._ready.clear()  # the same deque: others append to it
         self._ready.extend(kept)
@@ -219,13 +207,13 @@ class ZmqChannel:
         dialled = self._dialled.get(link)
         if dialled is not None:
             if not dialled.hot:
-                self._heat(dialled)
+                self._sources.heat(dialled)
             return dialled.send(frames)
         listener = self._listener
         if listener is None:
             return True
         if not listener.hot:
-            self._heat(listener)
+            self._sources.heat(listener)
         return listener.send(link, frames)
 
     def receive(self, look: bool = True) -> Arrival | None:
@@ -233,24 +221,24 @@ class ZmqChannel:
 
         Without *look* only sockets are read whose wake-up a send may have swallowed.
         """
-        ready = self._ready
+        ready, sources = self._ready, self._sources
         if self._closed:
             return None
         while not ready:
             # First, so that the news of a connection goes before the mail that came on it.
-            woken = look and self._look()
-            mail = self._take()
+            woken = look and sources.look()
+            mail = sources.take()
             if mail is not None:
                 if not ready or mail.link not in self._dialled:
                     return mail
                 ready.append(mail)
-            elif not woken and not self._hot and not ready:
+            elif not woken and not sources.hot and not ready:
                 return None
         return ready.popleft()
 
     def fileno(self) -> int:
         """The epoll set of all sockets and monitors; the same from start to close, then -1."""
-        return -1 if self._closed else self._epoll.fileno()
+        return -1 if self._closed else self._sources.fileno()
 
     def close(self) -> None:
         """Close every socket; what was sent last has a moment to leave (a peer counts on it).
@@ -269,10 +257,8 @@ class ZmqChannel:
         self._redialler.close()
         self._dialled.clear()
         self._listener = None
-        self._on_wake.clear()
         self._ready.clear()
-        self._hot.clear()
-        self._epoll.close()
+        self._sources.close()
         self._context.destroy(linger=LAST_WORDS_MS)
 
     def let_go(self) -> None:
@@ -304,50 +290,6 @@ class ZmqChannel:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _take(self) -> Mail | None:
-        """The next mail of a hot socket, which then queues up behind the others."""
-        hot = self._hot
-        while hot:
-            # A signal handler may raise between any two of these, and nobody heats what is hot:
-            # a socket that called itself so outside the queue would never be read again.
-            source = hot[0]
-            mail = source.take()
-            if source.drained:
-                source.hot = False
-                hot.popleft()
-                continue
-            hot.rotate(-1)
-            return mail  # or None, when it was dropped: let the others have their turn
-        return None
-
-    def _look(self) -> bool:
-        """Hear who has news; monitors are read at once, sockets become hot."""
-        events = self._poll(0, MAX_EVENTS)
-        for descriptor, _ in events:
-            self._on_wake[descriptor]()
-        return bool(events)
-
-    def _heat(self, source: Source, *, woken: bool = False) -> None:
-        if not source.hot:
-            self._hot.append(source)
-            source.hot, source.woken = True, woken
-
-    def _hear(self, source: Source, read: Callable[[], None]) -> None:
-        """Perform *read*, which may swallow a wake-up of *source*."""
-        self._heat(source)
-        read()
-
-    def _watch(self, source: Source) -> None:
-        news = partial(self._hear, source, source.read_news)
-        socket_fd, monitor_fd = _descriptors(source)
-        self._register(socket_fd, partial(self._heat, source, woken=True))
-        self._register(monitor_fd, news)
-        news()  # a queue wakes nobody before it has been found empty once
-
-    def _register(self, descriptor: int, on_wake: Callable[[], None]) -> None:
-        self._on_wake[descriptor] = on_wake
-        self._epoll.register(descriptor, select.EPOLLIN)
-
     def _drop(self) -> None:
         self.dropped += 1
 
@@ -355,9 +297,3 @@ class ZmqChannel:
         if self._closed:
             msg = "the control channel is closed"
             raise ClosedError(msg)
-
-
-def _descriptors(source: Source) -> tuple[int, int]:
-    monitor: Socket | None = source.monitor
-    assert monitor is not None
-    return descriptor_of(source.socket), descriptor_of(monitor)

@@ -333,7 +333,9 @@ def test_a_suspect_is_asked_again_until_the_proof_is_there(pair: Pair) -> None:
         listener = here._listener
         assert listener is not None
         assert listener.monitor is not None
-        here._epoll.unregister(descriptor_of(listener.monitor))  # only the timer tells now
+        here._sources._epoll.unregister(
+            descriptor_of(listener.monitor)
+        )  # only the timer tells now
         listener._suspect([listener._guests.by_link[link]])
         assert is_readable(here, 1)
         assert not drain(here)

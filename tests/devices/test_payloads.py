@@ -367,13 +367,14 @@ class OurDevice(NoStreams):
         return int(self.ours)
 
 
-class Fetches(HostMemories):
-    """Notes on which stream was fetched or copied."""
+class Copies(HostMemories):
+    """Notes on which stream was copied, and where."""
 
     def __init__(self) -> None:
         super().__init__()
         self.streams: list[int] = []
         self.copied: list[int] = []
+        self.sent: list[int] = []
 
     def fetch(self, address: int, nbytes: int, stream: int) -> bytearray:
         """At once."""
@@ -385,10 +386,16 @@ class Fetches(HostMemories):
         self.copied.append(stream)
         super().copy(target, source, nbytes, stream)
 
+    def send(self, address: int, data: bytes | bytearray, stream: int) -> None:
+        """At once."""
+        self.streams.append(stream)
+        self.sent.append(address)
+        super().send(address, data, stream)
+
 
 @pytest.mark.parametrize("how", ["plain", "strided", "negated", "empty"])
 def test_a_plain_tensor_is_copied_by_one_call_of_the_runtime(how: str) -> None:
-    memories, real = Fetches(), torch.arange(60000).reshape(200, 300)
+    memories, real = Copies(), torch.arange(60000).reshape(200, 300)
     tensor = {
         "plain": real, "strided": real.t(), "empty": real[:0],
         "negated": torch.complex(real.float(), real.float()).conj().imag,
@@ -404,8 +411,61 @@ def test_a_plain_tensor_is_copied_by_one_call_of_the_runtime(how: str) -> None:
     assert memories.copied == ([1] if how == "plain" else [])
 
 
+def gpu(memories: Copies, kind: int) -> Space:
+    """A device of that kind, whose tensors are the host's: there is no other here."""
+    made = Space(memories, OurDevice(), kind)
+    made.device = "cpu"
+    return made
+
+
+@pytest.mark.parametrize("size", [1, 5, 4097])
+def test_host_bytes_are_uploaded_in_the_order_of_our_own_device(size: int) -> None:
+    memories, data = Copies(), bytearray(range(7)) * size
+
+    tensor = gpu(memories, dlpack.CUDA).upload(memoryview(data)[:size])
+    sent = bytes(data[:size])
+    data[:] = bytes(len(data))
+
+    assert (tensor.dtype, tensor.shape) == (torch.uint8, (size,))
+    assert tensor.numpy().tobytes() == sent
+    assert (memories.streams, memories.sent) == ([1], [tensor.data_ptr()])
+
+
+@pytest.mark.parametrize("kind", [dlpack.ROCM, dlpack.CPU])
+def test_where_a_call_of_the_runtime_may_read_late_torch_uploads_a_copy(kind: int) -> None:
+    memories, data = Copies(), bytearray(b"bytes")
+
+    tensor = gpu(memories, kind).upload(memoryview(data))
+    data[:] = b"other"
+
+    assert tensor.numpy().tobytes() == b"bytes"
+    assert memories.streams == []
+
+
+@pytest.mark.parametrize("kind", [dlpack.CUDA, dlpack.ROCM, dlpack.CPU])
+def test_no_bytes_are_uploaded_by_no_call(kind: int) -> None:
+    memories = Copies()
+
+    tensor = gpu(memories, kind).upload(memoryview(b""))
+
+    assert (tensor.dtype, tensor.shape, memories.streams) == (torch.uint8, (0,), [])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_tensor_that_came_as_host_bytes_is_uploaded_as_its_own_device(alone: bool) -> None:
+    tensor, memories = torch.arange(6, dtype=torch.int16).view(2, 3), Copies()
+    staged = SERIALIZER.stage(tensor if alone else {"x": tensor, "y": 1})
+    came = bytearray(staged.size)
+    staged.write(memoryview(came))
+
+    value = DeviceSerializer(gpu(memories, dlpack.CUDA)).load(memoryview(came), len(came))
+
+    assert torch.equal(value if alone else value["x"], tensor)
+    assert memories.streams == [1]
+
+
 def test_a_tensor_is_read_in_the_order_of_its_own_device() -> None:
-    memories, tensor = Fetches(), torch.arange(5)
+    memories, tensor = Copies(), torch.arange(5)
 
     read = Space(memories, OurDevice(), dlpack.CPU).read(tensor)
 

@@ -37,6 +37,10 @@ class OmniConnectorBase(ABC):
         self.close()
 
 
+class SharedMemoryConnector(OmniConnectorBase):
+    """Never made here; the host asks connectors whether they are one before it cleans up."""
+
+
 class OmniConnectorFactory:
     registry: ClassVar[dict[str, Any]] = {}
 
@@ -122,6 +126,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "factory": {"OmniConnectorFactory": OmniConnectorFactory},
     "connectors": {},
     "connectors.base": {"OmniConnectorBase": OmniConnectorBase},
+    "connectors.shm_connector": {"SharedMemoryConnector": SharedMemoryConnector},
     "utils": {},
     "utils.logging": {"get_connector_logger": logging.getLogger},
     "utils.initialization": {"compute_connector_zmq_port": compute_connector_zmq_port},

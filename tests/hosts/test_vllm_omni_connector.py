@@ -434,6 +434,23 @@ def test_cleanup_takes_back_what_nobody_has_taken(build: Any) -> None:
     assert receiver.get("0", "1", "drop") is None
 
 
+def test_the_host_lets_us_clean_up_after_an_abort_and_that_request_alone_is_gone(
+    build: Any,
+) -> None:
+    from vllm_omni.distributed.omni_connectors.connectors import shm_connector
+
+    sender, receiver = build(stage_id=0), build(stage_id=1)
+    for key in ("r1_0_0", "r1_0_1", "r10_0_0"):
+        assert sender.put("0", "1", key, chunk())[0]
+
+    assert isinstance(sender, shm_connector.SharedMemoryConnector)
+    for number in range(3):  # the last one was never put, or has failed
+        sender.cleanup(f"r1_0_{number}")
+
+    assert sender.health()["sending"][0]["ledger"]["entries"] == 1
+    assert is_equal(taken(receiver, "01", "r10_0_0"), chunk())
+
+
 def test_cleanup_drops_what_has_come_and_not_what_is_put_later(build: Any) -> None:
     sender, receiver = build(stage_id=0), build(stage_id=1)
     for key in ("first", "k"):

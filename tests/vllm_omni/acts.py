@@ -186,6 +186,20 @@ def get_many(
     return wrong
 
 
+def there(
+    label: str, edge: tuple[str, str], keys: list[str], metadata: Any, patience_s: float = 20.0
+) -> list[str]:
+    """Take what comes of these keys; which they were."""
+    found: dict[str, Any] = {}
+    until_s = time.monotonic() + patience_s
+    while len(found) < len(keys) and time.monotonic() < until_s:
+        for key in keys:
+            if key not in found and (got := MADE[label].get(*edge, key, metadata)) is not None:
+                found[key] = got
+        time.sleep(0.001)
+    return [key for key in keys if key in found]
+
+
 def entries(label: str) -> dict[str, int]:
     """How much a connector says that it has: published, come, held."""
     found: dict[str, int] = {}

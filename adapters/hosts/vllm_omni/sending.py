@@ -51,14 +51,17 @@ class Sending:
         return receipt.size, _where(receipt)
 
     def _opened(self, from_stage: str) -> Shared:
+        taken = self._bound(from_stage)  # no lock meanwhile: a close would wait for it
         with self._lock:
             held = self._held.get(from_stage)
-            if held is None and self._closed:
-                msg = "the connector is closed"
-                raise ClosedError(msg)
-            if held is None:
-                held = self._held[from_stage] = self._bound(from_stage)
-            return held
+            if held is None and not self._closed:
+                self._held[from_stage] = taken
+                return taken
+        self._registry.give_back(taken)
+        if held is None:
+            msg = "the connector is closed"
+            raise ClosedError(msg)
+        return held
 
     def _bound(self, from_stage: str) -> Shared:
         settings = settings_of(self._options, from_stage)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import threading
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -30,15 +32,29 @@ would say so at the first get; device_ipc needs to see none but its own.
 """
 
 
+CLOSE_S = 30.0
+"""How long the end of the process waits for connectors that are just being opened."""
+
+
 class Shared:
     """A connector and how many hold it."""
 
     __slots__ = ("connector", "holders", "name")
 
-    def __init__(self, name: str, connector: Connector) -> None:
+    def __init__(self, name: str, connector: Connector, holders: int) -> None:
         self.name = name
         self.connector = connector
-        self.holders = 1
+        self.holders = holders
+
+
+class Pending:
+    """A connector that one thread opens, and how many want it."""
+
+    __slots__ = ("stands", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self.stands: Future[Shared] = Future()
 
 
 class Registry:
@@ -49,10 +65,13 @@ class Registry:
         # Within it a garbage collection may close a connector that nobody has closed.
         self._lock = threading.RLock()
         self._known: dict[str, Shared] = {}
+        self._under_way: dict[str, Pending] = {}
         self._over = False
 
     def take(self, settings: dict[str, Any]) -> Shared:
         """Hold the connector of exactly these *settings*; open it if nobody does.
+
+        Waits while another thread opens the same one, and fails as that does.
 
         Raises:
             StagelinkError: as :func:`stagelink.open`.
@@ -66,8 +85,34 @@ class Registry:
             if shared is not None:
                 shared.holders += 1
                 return shared
-            shared = self._known[name] = Shared(name, self._open(settings))
-        _tell(shared.connector, settings)
+            pending = self._under_way.setdefault(name, Pending())
+            pending.wanted += 1
+            first = pending.wanted == 1
+        if first:
+            return self._opened(name, settings, pending)
+        try:
+            return pending.stands.result()
+        except CancelledError:  # its thread was interrupted, ours was not
+            return self.take(settings)
+
+    def _opened(self, name: str, settings: dict[str, Any], pending: Pending) -> Shared:
+        """Open it with no lock held, and tell all who wait for it what came of that."""
+        try:
+            connector = self._open(settings)
+        except BaseException as error:
+            with self._lock:
+                self._under_way.pop(name, None)
+            if isinstance(error, Exception):
+                pending.stands.set_exception(error)
+            else:
+                pending.stands.cancel()
+                pending.stands.set_running_or_notify_cancel()
+            raise
+        with self._lock:
+            self._under_way.pop(name, None)
+            shared = self._known[name] = Shared(name, connector, pending.wanted)
+        pending.stands.set_result(shared)
+        _tell(connector, settings)
         return shared
 
     def give_back(self, shared: Shared) -> None:
@@ -81,10 +126,18 @@ class Registry:
             self._known.pop(shared.name, None)
         shared.connector.close()
 
+    def forget(self) -> None:
+        """In a forked child: what was being opened is so by a thread that is not here."""
+        self._lock = threading.RLock()
+        self._under_way = {}
+
     def close(self) -> None:
         """Close what is open, before the interpreter stops the threads that it needs for that."""
         with self._lock:
             self._over = True
+            under_way = [pending.stands for pending in self._under_way.values()]
+        wait(under_way, CLOSE_S)
+        with self._lock:
             known, self._known = list(self._known.values()), {}
         for shared in known:
             shared.connector.close()
@@ -117,3 +170,4 @@ REGISTRY = Registry()
 """This process's."""
 
 atexit.register(REGISTRY.close)
+os.register_at_fork(after_in_child=REGISTRY.forget)

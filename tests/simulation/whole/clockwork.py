@@ -59,7 +59,7 @@ class Actor:
         self.in_call = False
         self.interruption: BaseException | None = None
         self._works, self._run = works, run
-        self.thread = greenlet(self._live)
+        self.thread = greenlet(self._live, works.own)  # where to go on at its end
 
     def _live(self) -> None:
         works = self._works
@@ -96,7 +96,7 @@ class Clockwork:
         self._ready: list[Actor] = []
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
-        self._own = getcurrent()
+        self.own = getcurrent()
         self._device = self.spawn("device", Process("device"), self._move_bytes)
 
     def clock(self) -> float:
@@ -162,7 +162,7 @@ class Clockwork:
         self.wake(actor)
 
     def _give_up(self, actor: Actor) -> None:
-        self._own.switch()
+        self.own.switch()
         if actor.process.dead:
             raise Killed
         error, actor.interruption = actor.interruption, None
