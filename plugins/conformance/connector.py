@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from stagelink.connector import Connector
 
 __all__ = [
-    "LARGE", "PATIENCE_S", "POOL", "SMALL", "TIMEOUTS", "ConnectorContract", "Open", "Waiter",
-    "eventually", "is_linked", "is_whole", "polled", "same", "waits",
+    "AT_ONCE_S", "LARGE", "PATIENCE_S", "POOL", "SMALL", "TIMEOUTS", "ConnectorContract", "Open",
+    "Waiter", "eventually", "is_linked", "is_whole", "polled", "same", "waits",
 ]  # fmt: skip
 
 

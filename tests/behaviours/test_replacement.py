@@ -161,7 +161,7 @@ def test_a_lost_connection_is_shown_told_and_renewed_with_growing_pauses(
     assert waits(receiver)
 
     wire.cut()
-    error = waiter.join(3.0).error
+    error = waiter.join().error
     assert isinstance(error, PeerError), "what was in flight fails typed, before its deadline"
     assert receiver.health()["status"] == "degraded"
     assert eventually(lambda: len(wire.refused) >= 4)
