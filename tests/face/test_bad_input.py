@@ -88,7 +88,7 @@ def whole(connector: Connector) -> bool:
 
 
 def refused(
-    call: Callable[[], object], kind: type[StagelinkError] = ConfigError, within_s: float = 1.0
+    call: Callable[[], object], kind: type[StagelinkError] = ConfigError, within_s: float = 4.0
 ) -> str:
     """The one line with which *call* is refused, in time."""
     start_s = time.monotonic()
