@@ -27,6 +27,10 @@ DEVICE = "device"
 TAIL = 4096
 """Bytes behind the memory proper: the beacon, and half a page on the room to read one to."""
 
+LARGE_PAGE = 2 << 20
+"""Bytes of a GPU's large page. A driver maps an allocation of whole ones by them, any other by
+small ones: after other work on the device, copies of that then take a quarter longer."""
+
 BEACON = 64
 SCRATCH = TAIL // 2
 
@@ -102,7 +106,7 @@ class DeviceMemory:
         self.space = space
         self.device = device
         self._hip = runtime
-        self.address = runtime.allocate(size + TAIL, device)
+        self.address = runtime.allocate(-(-(size + TAIL) // LARGE_PAGE) * LARGE_PAGE, device)
         self._array: Any = _kept(self.address, size, runtime)
         self._visible = hip.host_can_read(self.address)
 

@@ -17,6 +17,7 @@ from stagelink.adapters.msgspec.leaves import (
     count_items,
     decode_array_fields,
     encode,
+    write_from,
 )
 from stagelink.adapters.msgspec.paths import Path, at, render
 from stagelink.core.errors import ConfigError, PayloadError
@@ -33,8 +34,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def write(array: Array, nbytes: int, target: memoryview, offset: int) -> None:
     """Write an array of any strides, in C order."""
-    if nbytes < BIG_COPY and array.dtype.char in PLAIN and array.flags.c_contiguous:
-        target[offset : offset + nbytes] = array.data.cast("B")  # no array of the target is made
+    if array.dtype.char in PLAIN and array.flags.c_contiguous:  # no array of the target is made
+        if nbytes < BIG_COPY:
+            target[offset : offset + nbytes] = array.data.cast("B")
+        else:
+            write_from(array.ctypes.data, nbytes, target, offset)
         return
     if array.dtype.names:  # fields leave their padding as it was: no old bytes may show
         target[offset : offset + nbytes] = bytes(nbytes)

@@ -9,7 +9,7 @@ import pytest
 from tests.mori.parties import Stranger, on_xgmi, on_xgmi_next_door
 from tests.sims import hipsim
 
-from stagelink.adapters.mori import DeviceMemoryProvider, PinnedMemoryProvider, card
+from stagelink.adapters.mori import DeviceMemoryProvider, PinnedMemoryProvider, card, hip
 from stagelink.core.errors import CapacityError, ConfigError, TransportError
 from stagelink.core.values import RegionRef
 from stagelink.plugins.conformance.elsewhere import Elsewhere
@@ -208,6 +208,23 @@ def test_a_pool_beyond_the_device_says_what_there_is() -> None:
         DeviceMemoryProvider("cuda:0").allocate(16 << 30)
     assert caught.value.never_fits
     DeviceMemoryProvider("cuda:0").allocate(4096).close()
+
+
+def test_the_driver_is_asked_for_whole_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it maps the whole of it by small ones, and copies of it take longer."""
+    asked: list[int] = []
+    take = hip.Hip.allocate
+
+    def allocate(runtime: hip.Hip, size: int, device: int) -> int:
+        asked.append(size)
+        return take(runtime, size, device)
+
+    monkeypatch.setattr(hip.Hip, "allocate", allocate)
+    for size in (4096, (2 << 20) - 4096, 2 << 20, (5 << 20) + 4096):
+        memory = DeviceMemoryProvider("cuda:0").allocate(size)
+        assert len(memory.buffer) == memory.size == size
+        memory.close()
+    assert asked == [2 << 20, 2 << 20, 4 << 20, 6 << 20]
 
 
 @pytest.mark.parametrize("device", ["cuda:2", "cuda:-1", "cuda:x", "cpu", "tpu"])
