@@ -22,7 +22,7 @@ import pytest
 
 from stagelink.core.errors import ConfigError
 from stagelink.plugins.conformance.channel_deaths import ChannelDeathsContract
-from stagelink.plugins.conformance.kit import same
+from stagelink.plugins.conformance.kit import AT_ONCE_S, same
 from stagelink.plugins.conformance.listening import (
     HEADER,
     MOST_QUEUED,
@@ -135,21 +135,20 @@ class ControlChannelContract(ChannelDeathsContract):
             assert take_mail(client)[0].frames[1] == b"%d" % number
 
     def test_a_loud_link_does_not_drown_a_quiet_one(self, open_channel: Maker) -> None:
-        """Links are served in turn."""
+        """Links are served in turn: it is heard though there is always more of the noise."""
         here, loud, quiet = open_channel(), open_channel(), open_channel()
         noise, signal = connect(here, loud), connect(here, quiet)
-        noises = 0
-        while noises < 400 and loud.send(noise, [HEADER, b"noise"]):  # noqa: PLR2004 - a crowd
-            noises += 1
+        for _ in range(400):
+            loud.send(noise, [HEADER, b"noise"])
         assert quiet.send(signal, [HEADER, b"signal"])
         deadline_s = time.monotonic() + PATIENCE_S
-        time.sleep(0.05)  # both have arrived, surely: what is tested is the order of taking
-        order = []
-        while b"signal" not in order and time.monotonic() < deadline_s:
-            order += [
-                arrival.frames[1] for arrival in [here.receive()] if isinstance(arrival, Mail)
-            ]
-        assert order.index(b"signal") < noises // 2
+        heard = b""
+        while heard != b"signal" and time.monotonic() < deadline_s:
+            arrival = here.receive()
+            if isinstance(arrival, Mail):
+                heard = arrival.frames[1]
+                loud.send(noise, [HEADER, b"noise"])
+        assert heard == b"signal"
 
     @pytest.mark.parametrize("direction", ["dialled", "accepted"])
     def test_a_full_link_says_so_and_loses_nothing(
@@ -186,7 +185,7 @@ class ControlChannelContract(ChannelDeathsContract):
         ends.close()
         began_s = time.monotonic()
         arrivals = until_down(stays, link)
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < AT_ONCE_S
         assert [arrival.link for arrival in arrivals if isinstance(arrival, LinkDown)] == [link]
         for _ in range(3):
             assert stays.send(link, [HEADER, b"into the void"])
@@ -322,7 +321,7 @@ class ControlChannelContract(ChannelDeathsContract):
         began_s = time.monotonic()
         for channel in (here, there, here, there):
             channel.close()
-        assert time.monotonic() - began_s < 2.0  # noqa: PLR2004 - a second each
+        assert time.monotonic() - began_s < AT_ONCE_S
         assert (open_descriptors(), native_threads()) == before
 
     def test_a_closed_channel_gives_nothing_and_takes_nothing(self, open_channel: Maker) -> None:

@@ -63,6 +63,7 @@ class CreditsContract:
         for number in range(PUTS):
             size = SIZE - number % 3 * (SIZE // 8)
             key = f"key{number}"
+            assert not lends or eventually(lambda: sender.health()["credits"]["borrowed_blocks"])
             sender.put(key, body(key, size), to="talker")
             assert same(receiver.get(key, source="thinker").value, body(key, size))
         assert (2 * used(sender) >= PUTS) == lends

@@ -48,6 +48,10 @@ class Waiter:
         return self
 
 
+AT_ONCE_S = 4.0
+"""What is promised within a second or less, on a machine that is busy with others: no time-out of
+a connector's, and none that we give, is as short."""
+
 LENDS_S = 0.5
 """How soon a reader lends room, if it does: with its next report."""
 

@@ -54,7 +54,8 @@ class ReadersContract:
         """readers=1 is one reader, whoever is first."""
         receivers = [receive(replica=replica) for replica in (0, 1)]
         waiters = [
-            Waiter(partial(one.get, "key", source="thinker", timeout=2.0)) for one in receivers
+            Waiter(partial(one.get, "key", source="thinker", timeout=PATIENCE_S))
+            for one in receivers
         ]
         assert all(map(waits, receivers))
         sender.put("key", content, to="talker")
@@ -77,7 +78,7 @@ class ReadersContract:
         waiter = Waiter(lambda: receiver.get("key", source="thinker"))
         assert waits(receiver)
         assert receiver.cancel("key", source="thinker") == 1
-        error = waiter.join(2.0).error
+        error = waiter.join().error
         assert isinstance(error, GoneError)
         assert error.reason is Reason.CANCELLED
         sender.put("key", LARGE, to="talker")

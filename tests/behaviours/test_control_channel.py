@@ -14,7 +14,7 @@ from tests.chaos.stages import MODES, Mode, Scene, content
 
 from stagelink import CapacityError, DeadlineError, GoneError, PeerError
 from stagelink.adapters.memory import Hub
-from stagelink.plugins.conformance.connector import Waiter, eventually, waits
+from stagelink.plugins.conformance.connector import AT_ONCE_S, Waiter, eventually, waits
 
 EAGER = MODES["eager"]
 
@@ -135,7 +135,7 @@ def test_a_close_is_short_though_messages_wait_for_a_reader_that_stopped(scene: 
     start_s = time.monotonic()
     sender.close()
     sender.close()
-    assert time.monotonic() - start_s < 1.0 + 1.0  # close_s, and the second that it may add
+    assert time.monotonic() - start_s < 1.0 + AT_ONCE_S  # close_s, and the second that it may add
 
 
 def test_closes_at_once_from_many_threads_all_return(opened: Open) -> None:
@@ -146,9 +146,9 @@ def test_closes_at_once_from_many_threads_all_return(opened: Open) -> None:
     for closer in closers:
         closer.start()
     for closer in closers:
-        closer.join(3.0)
+        closer.join(PATIENCE_S)
         assert not closer.is_alive()
-    assert waiter.join(1.0).error is not None
+    assert waiter.join().error is not None
 
 
 def test_a_cut_link_is_seen_told_and_mended_by_itself() -> None:
@@ -159,7 +159,7 @@ def test_a_cut_link_is_seen_told_and_mended_by_itself() -> None:
         assert waits(receiver)
 
         Hub.default().cut(sender.endpoint)
-        error = waiter.join(2.0).error
+        error = waiter.join().error
         assert isinstance(error, PeerError)
         assert not isinstance(error, GoneError)
         assert receiver.health()["status"] == "degraded"

@@ -127,7 +127,7 @@ def test_an_error_of_the_device_is_told_as_such_and_is_no_timeout(
         with pytest.raises(TransportError, match="copy engine halted") as caught:
             receiver.get("key", source="thinker", timeout=PATIENCE_S)
 
-    assert time.monotonic() - start_s < 3.0
+    assert time.monotonic() - start_s < PATIENCE_S / 2
     assert not isinstance(caught.value, TimeoutError)
     assert receiver.health()["timeouts"] == 0
     assert receiver.health()["errors"] == {"transfer_failed": 1}
@@ -170,7 +170,7 @@ def test_views_outlive_their_producer_and_are_let_go_once(scene: Scene) -> None:
     payload.close()
     del view, payload
     gc.collect()
-    assert whole(receiver, within_s=2.0)
+    assert whole(receiver)
 
 
 def test_a_close_waits_a_bounded_while_for_views_and_says_how_many_are_open() -> None:
@@ -181,6 +181,6 @@ def test_a_close_waits_a_bounded_while_for_views_and_says_how_many_are_open() ->
         assert receiver.health()["views"] == 1
         start_s = time.monotonic()
         receiver.close()
-        assert 0.3 <= time.monotonic() - start_s < 2.3
+        assert 0.3 <= time.monotonic() - start_s < PATIENCE_S / 2
         assert receiver.health()["views"] == 1
         assert is_body(view, 1, MIB)

@@ -29,7 +29,7 @@ def test_a_live_key_is_named_as_such_even_where_the_pool_has_no_room(
         sender.put("key", body(2, size), to="talker", timeout=PATIENCE_S)
 
     assert caught.value.context.elapsed_s is not None
-    assert caught.value.context.elapsed_s < 1.0
+    assert caught.value.context.elapsed_s < PATIENCE_S / 2
     with pytest.raises(CapacityError):
         sender.put("other", body(2, size), to="talker", timeout=0.0)
     payload = receiver.get("key", source="thinker", timeout=PATIENCE_S)

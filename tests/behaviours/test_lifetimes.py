@@ -28,7 +28,7 @@ from tests.behaviours.kit import (
 from stagelink import DeadlineError, GoneError, PeerError, StagelinkError
 from stagelink.adapters.memory import Hub, WriteFault
 from stagelink.core.errors import ConfigError, Reason, TransportError
-from stagelink.plugins.conformance.connector import Waiter, eventually, is_whole, waits
+from stagelink.plugins.conformance.connector import AT_ONCE_S, Waiter, eventually, is_whole, waits
 
 if TYPE_CHECKING:
     from stagelink.connector import Connector
@@ -109,7 +109,7 @@ def test_a_wall_clock_that_jumps_changes_no_expiry(
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + shift_s)
 
-    assert eventually(lambda: sender.health()["ledger"]["entries"] == 1, 3.0)
+    assert eventually(lambda: sender.health()["ledger"]["entries"] == 1)
     assert is_body(receiver.get("long", source="thinker").value, 1, MIB)
 
 
@@ -194,7 +194,7 @@ def test_after_an_abort_the_senders_death_frees_the_memory(opened_writing: Open)
 
     Hub.default().kill(sender._driver.parts.endpoint.settings.instance)
 
-    assert whole(receiver, within_s=2.0)
+    assert whole(receiver)
 
 
 @pytest.mark.parametrize("when", ["before the put", "after it"])
@@ -207,7 +207,7 @@ def test_what_is_rejected_unread_is_free_within_a_second(opened_any: Open, when:
     if when != "before the put":
         assert eventually(lambda: receiver.health()["inbox"]["entries"] == 1)
         receiver.reject("key", source="thinker")
-    assert whole(sender, within_s=1.0 + 1.0)  # and one for a busy machine
+    assert whole(sender, within_s=AT_ONCE_S)
 
 
 def test_two_receivers_that_abort_a_slow_write_each_hear_of_its_end(opened_writing: Open) -> None:
@@ -225,7 +225,7 @@ def test_two_receivers_that_abort_a_slow_write_each_hear_of_its_end(opened_writi
     assert not any(map(is_whole, receivers)), "nobody is told before the write has ended"
     finish_all(sender)
 
-    assert whole(*receivers, within_s=2.0)
+    assert whole(*receivers)
     assert all(one.health()["timeouts"] == 0 for one in receivers)
     sender.withdraw("key", to="talker")
     assert whole(sender)
@@ -329,7 +329,7 @@ def test_one_part_of_four_that_cannot_start_is_told_at_once_by_name(opened_writi
             got[number] = receiver.get(f"part {number}", source="thinker").value
         except TransportError as error:
             got[number] = error
-    assert time.monotonic() - start_s < 3.0
+    assert time.monotonic() - start_s < PATIENCE_S
 
     assert isinstance(got[2], TransportError)
     assert got[2].reason is Reason.TRANSFER_FAILED
@@ -344,12 +344,13 @@ def test_a_write_that_never_ends_costs_a_typed_error_and_no_thread(opened_writin
     sender.put("key", body(1, MIB), to="talker")
     threads = threading.active_count()
     doom(sender, WriteFault.STUCK)
+    assert receiver.wait(["key"], source="thinker", timeout=PATIENCE_S) == "key"
 
     with pytest.raises(DeadlineError, match="pulling"):
         receiver.get("key", source="thinker", timeout=0.2)
 
-    assert eventually(lambda: not sender.health()["ledger"]["writes"], 3.0)
-    assert whole(receiver, within_s=3.0)
+    assert eventually(lambda: not sender.health()["ledger"]["writes"])
+    assert whole(receiver)
     assert is_body(receiver.get("key", source="thinker", timeout=PATIENCE_S).value, 1, MIB)
     assert eventually(lambda: threading.active_count() <= threads + 1)
 
@@ -363,6 +364,7 @@ def test_one_late_answer_of_eight_spoils_no_other_transfer(
     for number in range(8):
         sender.put(f"key {number}", body(number, 200_000), to="talker")
     doom(sender, DELAYED)
+    assert receiver.wait(["key 0"], source="thinker", timeout=PATIENCE_S) == "key 0"
     with pytest.raises(DeadlineError):
         receiver.get("key 0", source="thinker", timeout=0.1)
     for number in range(1, 8):
@@ -376,7 +378,7 @@ def test_one_late_answer_of_eight_spoils_no_other_transfer(
         finish_all(sender)
     else:
         Hub.default().kill(sender._driver.parts.endpoint.settings.instance)
-    assert whole(receiver, within_s=2.0)
+    assert whole(receiver)
 
 
 def test_a_sender_that_dies_before_it_answers_is_told_within_a_second(
@@ -388,9 +390,9 @@ def test_a_sender_that_dies_before_it_answers_is_told_within_a_second(
     doom(sender, WriteFault.STUCK)
     (waiter,) = begin(sender, receiver, "key")
     Hub.default().kill(sender._driver.parts.endpoint.settings.instance)
-    error = waiter.join(3.0).error
+    error = waiter.join().error
     assert isinstance(error, PeerError)
-    assert whole(receiver, within_s=2.0)
+    assert whole(receiver)
 
 
 def test_what_was_consumed_is_known_however_soon_its_reader_closes(opened: Open) -> None:
@@ -401,4 +403,4 @@ def test_what_was_consumed_is_known_however_soon_its_reader_closes(opened: Open)
         sender.put(str(number), body(number, 1000), to="talker", ttl=60.0)
         receiver.get(str(number), source="thinker", timeout=PATIENCE_S).close()
         receiver.close()
-        assert sender.drain(2.0)
+        assert sender.drain(PATIENCE_S)

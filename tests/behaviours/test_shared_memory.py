@@ -123,7 +123,7 @@ def test_what_is_not_there_yet_is_none_and_what_is_broken_is_an_error(opened: Op
     start_s = time.monotonic()
     with pytest.raises(PayloadError):
         _ = receiver.get("key", source="thinker", timeout=PATIENCE_S).value
-    assert time.monotonic() - start_s < 3.0
+    assert time.monotonic() - start_s < PATIENCE_S / 2
     gc.collect()
     assert whole(sender, receiver)
 
@@ -163,7 +163,7 @@ def refusal(receiver: Connector) -> PeerError:
     start_s = time.monotonic()
     with pytest.raises(PeerError) as caught:
         receiver.get("key", source="thinker", timeout=PATIENCE_S)
-    assert time.monotonic() - start_s < 2.0
+    assert time.monotonic() - start_s < PATIENCE_S / 2
     assert caught.value.reason is Reason.DECLINED
     assert not isinstance(caught.value, GoneError)
     return caught.value

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from tests.chaos.forks import ForkServer
 
-WHOLE_S = 2.0
+WHOLE_S = 8.0
+"""So long after a death, at most, anything of the dead is held: less than by silence."""
 
 
 class Process:
@@ -126,7 +127,7 @@ class Process:
 def settle(
     process: Process, is_well: Callable[[dict[str, Any]], bool], until_s: float = 0.0
 ) -> dict[str, Any]:
-    """Look at what *process* has until it is well, or until then (two seconds from now)."""
+    """Look at what *process* has until it is well, or until then (or :data:`WHOLE_S` from now)."""
     until_s = until_s or time.monotonic() + WHOLE_S
     while True:
         asked_s = time.monotonic()

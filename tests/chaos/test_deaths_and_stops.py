@@ -18,6 +18,7 @@ import pytest
 from tests.chaos.stages import MODES, SOURCES, Call, Mode, Scene, content, eventually, is_whole
 
 from stagelink import PeerError, Reason, StagelinkError
+from stagelink.plugins.conformance.kit import AT_ONCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from stagelink.connector import Connector
 
 ERRORS = {"PeerError", "GoneError", "TransportError", "DeadlineError"}
-WHOLE_S = 2.0
+WHOLE_S = 2 * AT_ONCE_S
 MOMENTS_S = [0.0, 0.002, 0.008, 0.02]
 """When to strike at a transfer of 64 MiB, which takes some tens of milliseconds."""
 
@@ -81,7 +82,7 @@ def test_the_senders_death_reaches_waiting_gets_within_a_second(scene: Scene, mo
     sender.kill()
     for call in calls:
         assert isinstance(call.join().error, PeerError)
-        assert call.ended_s - killed_s < 1.0
+        assert call.ended_s - killed_s < AT_ONCE_S
     assert whole(*receivers)
     assert nothing_left_of_the_dead(scene, receivers)
 
@@ -140,7 +141,7 @@ def test_a_get_after_a_known_death_is_told_so_long_before_its_deadline(scene: Sc
     asked_s = time.monotonic()
     with pytest.raises(PeerError) as caught:
         receiver.get("key", source="thinker", timeout=10.0)
-    assert time.monotonic() - asked_s < 2.0
+    assert time.monotonic() - asked_s < AT_ONCE_S
     assert caught.value.reason is Reason.PEER_GONE
 
 
@@ -247,7 +248,7 @@ def test_a_stopped_sender_costs_a_get_no_more_than_its_deadline(scene: Scene, mo
     calls = [Call(one, "key", 0.5) for one in receivers]
     vain = [Call(one, "never", 0.5) for one in receivers]
     assert all(map(settled, calls + vain))
-    assert all(call.ended_s - start_s < 1.0 for call in calls + vain)
+    assert all(call.ended_s - start_s < 0.5 + AT_ONCE_S for call in calls + vain)
     sender.go_on()
     for receiver, call in zip(receivers, calls, strict=True):
         assert call.outcome == "right" or Call(receiver, "key").join().outcome == "right"
@@ -291,7 +292,7 @@ def test_a_stopped_receiver_stops_nobody_else(scene: Scene, mode: Mode) -> None:
     receivers[0].stop()
     start_s = time.monotonic()
     put(sender, "key", mode)
-    assert time.monotonic() - start_s < 1.0
+    assert time.monotonic() - start_s < AT_ONCE_S
     for receiver in receivers[1:]:
         assert receiver.ask(do="get", key="key", timeout=10.0)["right"]
     receivers[0].go_on()

@@ -88,7 +88,7 @@ def whole(connector: Connector) -> bool:
 
 
 def refused(
-    call: Callable[[], object], kind: type[StagelinkError] = ConfigError, within_s: float = 1.0
+    call: Callable[[], object], kind: type[StagelinkError] = ConfigError, within_s: float = 4.0
 ) -> str:
     """The one line with which *call* is refused, in time."""
     start_s = time.monotonic()
@@ -262,7 +262,7 @@ def test_an_impossible_shape_costs_no_memory(pair: Pair, shape: Any) -> None:
     start_s = time.monotonic()
     with pytest.raises((ConfigError, PayloadError)):
         pair.tx.alloc(shape, "uint8")
-    assert time.monotonic() - start_s < 1
+    assert time.monotonic() - start_s < PATIENCE_S
 
 
 @pytest.mark.parametrize("dtype", ["float99", "object", "", None, 5, object()])

@@ -152,6 +152,7 @@ def full_here(stage: Stage) -> object:
     with rx.get("held", source="thinker", timeout=PATIENCE_S) as held:
         view = held.value
         try:
+            assert rx.wait([stage.key], source="thinker", timeout=PATIENCE_S) == stage.key
             return stage.get(rx, timeout=SHORT_S)
         finally:
             del view, held

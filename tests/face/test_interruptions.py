@@ -121,14 +121,14 @@ class Pair:
         self.sender.put(key, value, to="b")
 
     def get(self, key: str, value: bytes) -> None:
-        with self.reader.get(key, source="a", timeout=3.0) as payload:
+        with self.reader.get(key, source="a", timeout=10.0) as payload:
             assert bytes(payload.value) == value
 
     def close(self) -> None:
         for connector in (self.reader, self.sender):
             closer = threading.Thread(target=connector.close, daemon=True)
             closer.start()
-            closer.join(5.0)
+            closer.join(10.0)
             assert not closer.is_alive()
 
 
@@ -186,7 +186,7 @@ def no_lock_is_held(connector: Connector) -> bool:
     driver = connector._driver
     free = []
     for lock in (driver.state, driver.io, driver._driving):
-        free.append(lock.acquire(timeout=2.0))
+        free.append(lock.acquire(timeout=10.0))
         if free[-1]:
             lock.release()
     return all(free)

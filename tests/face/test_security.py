@@ -128,10 +128,11 @@ def test_a_sender_with_another_key_is_not_believed(keys: Keys) -> None:
     other = keys.make("impostor", "talker")
     del ours
     with thinker(other) as tx, talker(tx, theirs) as rx:
+        rx.poll("key", source="thinker")  # it dials
+        assert eventually(lambda: tx.health()["peers_refused"]["wrong_server_key"] > 0)
         error = failure(rx, SHORT_S)
         assert isinstance(error, PeerError | DeadlineError)
         assert "compare the key files" in str(error)
-        assert eventually(lambda: tx.health()["peers_refused"]["wrong_server_key"] > 0)
 
 
 def test_a_plain_receiver_hears_that_the_sender_wants_curve(keys: Keys) -> None:

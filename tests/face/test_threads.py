@@ -15,6 +15,7 @@ import pytest
 import stagelink
 from stagelink import ClosedError, StagelinkError
 from stagelink.adapters.structlog import Log
+from stagelink.adapters.threads import narrator
 from stagelink.adapters.threads.standby import Standby
 from stagelink.core.errors import TransportError
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 POOL = 4 << 20
 LARGE = bytes(100_000)
 PATIENCE_S = 10.0
-AT_ONCE_S = 1.0
+AT_ONCE_S = 4.0
 
 BACKENDS = ["shm", "shm-write", "memory"]
 
@@ -193,6 +194,14 @@ class Once:
         return getattr(self._channel, name)
 
 
+@pytest.fixture
+def unlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread wakes to look around: what nobody is woken for stays."""
+    for name in ("GLANCE_S", "IDLE_GLANCE_S"):
+        monkeypatch.setattr(narrator, name, 60.0)
+
+
+@pytest.mark.usefixtures("unlooked")
 def test_what_a_full_queue_kept_from_a_put_is_sent_soon() -> None:
     with linked() as (tx, rx):
         Once(tx, lambda: False)
@@ -200,6 +209,7 @@ def test_what_a_full_queue_kept_from_a_put_is_sent_soon() -> None:
         rx.get("k", source="a", timeout=AT_ONCE_S).close()
 
 
+@pytest.mark.usefixtures("unlooked")
 def test_what_an_interrupted_put_has_published_is_announced_soon() -> None:
     def interrupt() -> bool:
         raise KeyboardInterrupt

@@ -71,7 +71,7 @@ def test_a_long_copy_does_not_hold_up_who_posts_it(pair: Meeting) -> None:
         took_s = time.monotonic() - began_s
         assert not outcome.errors
     assert not outcome.wait()
-    assert took_s < 1.0
+    assert took_s < 10.0
 
 
 def test_writes_that_queue_up_go_in_fewer_calls(pair: Meeting) -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 BLOCKS = 10
 SEEDS = int(os.environ.get("STAGELINK_SEEDS", "40"))
+MOST_SEEDS = 500
+"""Of which one at least shows a mistake that shows seldom: one in sixty does."""
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -133,18 +135,45 @@ def test_a_mistake_is_caught_within_50_seeds(
             World(seed).run()
 
 
-def test_work_that_is_left_to_chance_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few interleavings show it: this is the first seed with one."""
-    World(351).run()
-    monkeypatch.setattr(Driver, "pump", _not_looked_at_again)
-
-    with pytest.raises(SimulationError, match="undone"):
-        World(351).run()
+def _hurried(seed: int) -> World:
+    """A short story of threads that lose their turn wherever they may."""
+    world = World(seed, 6)
+    world.works.preempt = 0.5
+    return world
 
 
-def test_a_life_that_outlives_the_last_view_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    World(31).run()
-    monkeypatch.setattr(Views, "when_none", lambda self, call: None if len(self) else call())
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "world", "told"),
+    [
+        pytest.param(
+            Driver, "pump", _not_looked_at_again, _hurried, "undone",
+            id="work is left to chance",
+        ),
+        pytest.param(
+            Views, "when_none", lambda self, call: None if self else call(), World, "leases",
+            id="a life outlives the last view",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_that_few_interleavings_show_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    broken: Callable[..., object],
+    world: Callable[[int], World],
+    told: str,
+) -> None:
+    """By the first seed with one, which ends well without the mistake."""
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, broken)
+        seed = next(seed for seed in range(MOST_SEEDS) if told in _end_of(world(seed)))
+    assert not _end_of(world(seed))
 
-    with pytest.raises(SimulationError, match="leases"):
-        World(31).run()
+
+def _end_of(world: World) -> str:
+    """How it ends badly; empty: it does not."""
+    try:
+        world.run()
+    except SimulationError as error:
+        return str(error)
+    return ""

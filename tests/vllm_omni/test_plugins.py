@@ -107,4 +107,4 @@ def test_nobody_there_or_somebody_of_another_kind_is_nothing_to_get(
     for told in (receiver.do(acts.told, OURS, port, 0), None):
         found = receiver.do(acts.get, "c", ("0", "1"), "k_0_0", told, 1.0)
         assert found["number"] is None
-        assert found["longest_s"] < 0.25
+        assert found["longest_s"] < 1.0

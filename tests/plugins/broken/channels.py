@@ -15,7 +15,7 @@ import pytest
 from stagelink.adapters.memory import MemoryChannel
 from stagelink.adapters.zmq.channel import ZmqChannel
 from stagelink.core.errors import ConfigError
-from stagelink.plugins.conformance import channel, listening
+from stagelink.plugins.conformance import channel, channel_deaths, listening
 from stagelink.plugins.conformance.channel import ControlChannelContract, Maker
 from stagelink.ports.channel import LinkDown, LinkUp
 
@@ -280,6 +280,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never comes is not waited for long."""
     monkeypatch.setattr(listening, "PATIENCE_S", 1.5)
     monkeypatch.setattr(channel, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(channel_deaths, "AT_ONCE_S", 1.0)
 
 
 for made in CAUGHT:

@@ -20,7 +20,8 @@ from stagelink.adapters.memory import (
     PrivateMemoryProvider,
 )
 from stagelink.adapters.shm import LockLiveness, ShmMapPlane, ShmWritePlane
-from stagelink.plugins.conformance import aborts, kit
+from stagelink.plugins.conformance import aborts, deaths, kit
+from stagelink.plugins.conformance import credits as lending
 from stagelink.plugins.conformance.connector import ConnectorContract
 
 if TYPE_CHECKING:
@@ -226,6 +227,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(kit.TIMEOUTS, "transfer_base_s", 2.0)
     monkeypatch.setitem(kit.TIMEOUTS, "close_s", 0.1)
     monkeypatch.setattr(aborts, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(deaths, "AT_ONCE_S", 1.0)
+    for contract in (deaths, lending):
+        monkeypatch.setattr(contract, "WHOLE_S", 2.0)
     monkeypatch.setattr(kit.eventually, "__defaults__", (2.0,))
 
 

@@ -18,7 +18,7 @@ import pytest
 from stagelink.adapters.shm import SharedMemoryProvider, ShmMapPlane, ShmWritePlane
 from stagelink.adapters.shm.copier import STOPPED
 from stagelink.core.errors import TransportError
-from stagelink.plugins.conformance import meeting
+from stagelink.plugins.conformance import meeting, plane_deaths
 from stagelink.plugins.conformance.meeting import PAGE, REGION, SIZE
 from stagelink.plugins.conformance.plane import DataPlaneContract, MakeParty, Party
 
@@ -286,6 +286,7 @@ class Kit(DataPlaneContract):
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never comes is not waited for long."""
     monkeypatch.setattr(meeting, "PATIENCE_S", 3.0)
+    monkeypatch.setattr(plane_deaths, "AT_ONCE_S", 1.0)
 
 
 for made in CAUGHT:

@@ -37,10 +37,11 @@ class SimLock:
         return True
 
     def release(self) -> None:
-        """Let it go, and perhaps let others run at once."""
+        """Let it go; others may run at once, or while it is still held."""
         if not self._held:
             msg = "release unlocked lock"
             raise RuntimeError(msg)
+        self._works.stumble()
         self._let_go()
         self._works.stumble()
 
