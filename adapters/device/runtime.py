@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 HANDLE_BYTES = 64
+LARGE_PAGE = 2 << 20
 LAZY_PEER_ACCESS = 1
 WHEREVER = 4
 """The direction of a copy that the runtime tells by the addresses."""
@@ -50,6 +51,10 @@ class Memories(Protocol):
 
     def send(self, address: int, data: bytes | bytearray, stream: int) -> None:
         """Queue a copy of host bytes to a device on *stream*; *data* stays until it is done."""
+        ...
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Queue a copy within a device on *stream*."""
         ...
 
     def share(self, index: int, address: int) -> bytes:
@@ -116,10 +121,14 @@ class Runtime:
         return free.value
 
     def allocate(self, index: int, size: int) -> int:
-        """An allocation of its own: torch's allocator may hand out parts of larger ones."""
+        """An allocation of its own: torch's allocator may hand out parts of larger ones.
+
+        It has whole large pages, for a driver maps an allocation of any other size by small ones.
+        """
         place = ctypes.c_void_p()
+        whole = -(-size // LARGE_PAGE) * LARGE_PAGE
         with self._on(index):
-            self._call("Malloc", ctypes.byref(place), ctypes.c_size_t(size))
+            self._call("Malloc", ctypes.byref(place), ctypes.c_size_t(whole))
         return place.value or 0
 
     def free(self, index: int, address: int) -> None:
@@ -140,6 +149,11 @@ class Runtime:
         """CUDA reads pageable memory before the call returns, HIP need not."""
         if data:
             self._copy(address, _address_of(data), len(data), stream)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Without a tensor of the target, which takes torch longer to make than a small copy."""
+        if nbytes:
+            self._copy(target, source, nbytes, stream)
 
     def share(self, index: int, address: int) -> bytes:
         """The handle."""

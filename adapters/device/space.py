@@ -94,10 +94,13 @@ class Space:
             stream = self.streams.current()
             handle = self.streams.handle(stream)
             for offset, source in parts:
-                if hasattr(source, "device"):
-                    copy(target, offset, source)
+                place = target.address + offset
+                if not hasattr(source, "device"):
+                    self.runtime.send(place, source, handle)
+                elif self._is_plain(source):
+                    self.runtime.copy(place, source.data_ptr(), source.nbytes, handle)
                 else:
-                    self.runtime.send(target.address + offset, source, handle)
+                    copy(target, offset, source)
         self.streams.wait(stream)
 
     def download(self, source: DeviceBytes, offset: int, nbytes: int) -> bytearray:
@@ -106,13 +109,18 @@ class Space:
 
     def read(self, tensor: Any) -> bytearray | None:  # noqa: ANN401 - a torch tensor
         """By one call of the runtime; torch takes twice as long to get there."""
-        elsewhere = self._kind != dlpack.CPU and tensor.get_device() != self.index
-        if elsewhere or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+        if not self._is_plain(tensor):
             return None
         # Our device is current within it: the handle of a default stream means the current one's.
         with self.streams.after([tensor]):
             stream = self.streams.handle(self.streams.current())
             return self.runtime.fetch(tensor.data_ptr(), tensor.nbytes, stream)
+
+    def _is_plain(self, tensor: Any) -> bool:  # noqa: ANN401 - a torch tensor
+        """Whether its bytes lie on our device as they are to be."""
+        if self._kind != dlpack.CPU and tensor.get_device() != self.index:
+            return False
+        return bool(tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()))
 
     def upload(self, data: memoryview) -> Any:  # noqa: ANN401 - a torch tensor
         """A copy of host bytes on the device, in the order of the current stream."""

@@ -35,6 +35,8 @@ class Function:
             return b"no such thing"
         if self._name.endswith(("Malloc", "IpcOpenMemHandle")):
             arguments[0]._obj.value = 0x7000
+        if self._name.endswith("Malloc"):
+            self._library.sizes.append(arguments[1].value)
         if self._name.endswith("IpcGetMemHandle"):
             ctypes.memmove(ctypes.addressof(arguments[0]._obj), bytes(range(64)), 64)
         if self._name.endswith("IpcOpenMemHandle"):
@@ -57,6 +59,7 @@ class Library:
     def __init__(self) -> None:
         self.called: list[str] = []
         self.on: list[int] = []
+        self.sizes: list[int] = []
         self.opened: list[tuple[bytes, int]] = []
         self.sent: list[bytes] = []
         self.copied: list[tuple[int, ...]] = []
@@ -97,6 +100,14 @@ def test_each_call_is_the_runtimes_own_on_the_device_that_it_is_for() -> None:
     assert library.opened == [(bytes(range(64)), 1)], "peer access is to be enabled"
 
 
+def test_the_driver_is_asked_for_whole_large_pages() -> None:
+    """Else it maps the whole of it by small ones, and copies of it take longer."""
+    library = Library()
+    for size in (1, 2 << 20, (2 << 20) + 1):
+        Noted(library, "cuda").allocate(0, size)
+    assert library.sizes == [2 << 20, 2 << 20, 4 << 20]
+
+
 def test_host_bytes_are_copied_on_the_stream_that_is_named() -> None:
     library = Library()
     runtime = Noted(library, "cuda")
@@ -106,10 +117,12 @@ def test_host_bytes_are_copied_on_the_stream_that_is_named() -> None:
     runtime.send(0x7000, bytearray(b"defg"), 5)
     runtime.send(0x7000, b"", 5)
     assert runtime.fetch(0x7000, 0, 6) == b""
+    runtime.copy(0x8000, 0x7000, 9, 8)
+    runtime.copy(0x7000, 0, 0, 8)
 
     copy = "cudaMemcpyAsync"
-    assert library.called == [copy, copy, "cudaStreamSynchronize", copy]
-    assert library.copied == [(3, 4, 5), (7, 4, 6), (4, 4, 5)]
+    assert library.called == [copy, copy, "cudaStreamSynchronize", copy, copy]
+    assert library.copied == [(3, 4, 5), (7, 4, 6), (4, 4, 5), (9, 4, 8)]
     assert library.sent == [b"abc", b"defg"]
 
 
