@@ -368,23 +368,18 @@ class OurDevice(NoStreams):
 
 
 class Copies(HostMemories):
-    """Notes on which stream was copied, and where."""
+    """Notes on which stream was copied, and where host bytes went."""
 
     def __init__(self) -> None:
         super().__init__()
         self.streams: list[int] = []
-        self.copied: list[int] = []
         self.sent: list[int] = []
+        self.copied: list[int] = []
 
     def fetch(self, address: int, nbytes: int, stream: int) -> bytearray:
         """At once."""
         self.streams.append(stream)
         return super().fetch(address, nbytes, stream)
-
-    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """At once."""
-        self.copied.append(stream)
-        super().copy(target, source, nbytes, stream)
 
     def send(self, address: int, data: bytes | bytearray, stream: int) -> None:
         """At once."""
@@ -392,23 +387,10 @@ class Copies(HostMemories):
         self.sent.append(address)
         super().send(address, data, stream)
 
-
-@pytest.mark.parametrize("how", ["plain", "strided", "negated", "empty"])
-def test_a_plain_tensor_is_copied_by_one_call_of_the_runtime(how: str) -> None:
-    memories, real = Copies(), torch.arange(60000).reshape(200, 300)
-    tensor = {
-        "plain": real, "strided": real.t(), "empty": real[:0],
-        "negated": torch.complex(real.float(), real.float()).conj().imag,
-    }[how]  # fmt: skip
-    held = Space(memories, OurDevice(), dlpack.CPU)
-    pool = DevicePoolProvider(held).allocate(2 * MIB)
-    serializer = DeviceSerializer(held)
-    staged = serializer.stage(tensor)
-    staged.write(pool.buffer[: staged.size])  # type: ignore[arg-type]
-    lent, _token = pool.buffer.lend(staged.size)
-
-    assert torch.equal(serializer.load(lent, staged.size), tensor)
-    assert memories.copied == ([1] if how == "plain" else [])
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """At once."""
+        self.copied.append(stream)
+        super().copy(target, source, nbytes, stream)
 
 
 def gpu(memories: Copies, kind: int) -> Space:
@@ -462,6 +444,24 @@ def test_a_tensor_that_came_as_host_bytes_is_uploaded_as_its_own_device(alone: b
 
     assert torch.equal(value if alone else value["x"], tensor)
     assert memories.streams == [1]
+
+
+@pytest.mark.parametrize("how", ["plain", "strided", "negated", "empty"])
+def test_a_plain_tensor_is_copied_by_one_call_of_the_runtime(how: str) -> None:
+    memories, real = Copies(), torch.arange(60000).reshape(200, 300)
+    tensor = {
+        "plain": real, "strided": real.t(), "empty": real[:0],
+        "negated": torch.complex(real.float(), real.float()).conj().imag,
+    }[how]  # fmt: skip
+    held = Space(memories, OurDevice(), dlpack.CPU)
+    pool = DevicePoolProvider(held).allocate(2 * MIB)
+    serializer = DeviceSerializer(held)
+    staged = serializer.stage(tensor)
+    staged.write(pool.buffer[: staged.size])  # type: ignore[arg-type]
+    lent, _token = pool.buffer.lend(staged.size)
+
+    assert torch.equal(serializer.load(lent, staged.size), tensor)
+    assert memories.copied == ([1] if how == "plain" else [])
 
 
 def test_a_tensor_is_read_in_the_order_of_its_own_device() -> None:
