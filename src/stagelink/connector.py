@@ -63,6 +63,7 @@ class Connector(Asynchronous):
         self._gets = gets(self._calls, serializer, wrapping, self._senders)
         self._streams = Streams(self._calls, self._puts, self._gets, self._senders)
         self._foreign: Foreign | None = None
+        self._receives = config.role != "sender"
 
     def speak(self, serializer: Serializer, wrapping: Wrapping, region: int) -> None:
         """Begin to speak the configured dialect as well; for :mod:`stagelink.compose`."""
@@ -307,7 +308,8 @@ class Connector(Asynchronous):
         Raises:
             StagelinkError: the same as :meth:`get`, except DeadlineError.
         """
-        self._calls.check_usable(receives=True)
+        if not (self._driver.usable and self._receives):  # polls are many: the call is spared
+            self._calls.check_usable(receives=True)
         if self._foreign is not None and self._foreign.speaks(source):
             return self._foreign.poll(key, source, metadata)
         if metadata is None and self._gets.absent(key, source):
