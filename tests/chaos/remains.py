@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections import Counter, deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,10 @@ NOT_HELD = frozenset({"untaken_lost", "unacknowledged"})
 def remains(connector: Connector, own_threads: int) -> dict[str, Any]:
     """Figures that are zero when nothing is under way, and counts of what a process holds.
 
-    *own_threads* are not the connector's.
+    *own_threads* are not the connector's. Nor are the few that help with large copies: they are
+    the process's, and stay.
     """
+    helpers = sum(thread.name == "stagelink-copy" for thread in threading.enumerate())
     health = connector.health()
     pool, ledger, inbox = health["pool"], health["ledger"], health["inbox"]
     readers = [row for row in health["sessions"] if row["direction"] == "out"]
@@ -38,7 +41,7 @@ def remains(connector: Connector, own_threads: int) -> dict[str, Any]:
         "held": {name: count for name, count in held.items() if count},
         "detail": health["sessions"],
         "descriptors": descriptors(),
-        "threads": len(os.listdir("/proc/self/task")) - own_threads,
+        "threads": len(os.listdir("/proc/self/task")) - own_threads - helpers,
         "resident_kib": resident_kib(),
     }
 
