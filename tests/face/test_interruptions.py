@@ -170,7 +170,7 @@ def test_an_interrupted_call_leaves_a_connector_that_works_or_says_that_it_does_
             pair.put("next", LARGE)
             pair.get("next", LARGE)
 
-    assert visited > 20
+    assert visited * STEP > 100  # how many points there are depends on the Python
     assert torn < visited
 
 
