@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from stagelink.connector import Connector
 
 
+def serves(sender: Connector, readers: int) -> bool:
+    """Whether so many readers are there."""
+    rows = sender.health()["sessions"]
+    there = [row for row in rows if row["direction"] == "out" and row["state"] == "open"]
+    return len(there) == readers
+
+
 class ReadersContract:
     """Needs the fixtures of :class:`ConnectorContract`."""
 
@@ -58,6 +65,9 @@ class ReadersContract:
             for one in receivers
         ]
         assert all(map(waits, receivers))
+        assert eventually(
+            lambda: serves(sender, 2)
+        )  # else the first could have it before the other
         sender.put("key", content, to="talker")
         for waiter in waiters:
             waiter.join()

@@ -318,8 +318,9 @@ def test_a_killed_process_is_told_within_a_second_on_both_links() -> None:
         pipe.send(here.address)
         dialled = pipe.recv()
         here.dial(dialled)
-        accepted = next(mail.link for mail in take_mail(here) if mail.link != dialled)
-        here.send(dialled, [HEADER, b"there?"])
+        met = drain_until(here, lambda seen: bool(mails(seen)) and LinkUp(dialled) in seen)
+        (accepted,) = {mail.link for mail in mails(met)}
+        here.send(dialled, [HEADER, b"there?"])  # before it is up this would be forgotten
         drain_until(here, lambda seen: any(mail.link == dialled for mail in mails(seen)))
         began_s = time.monotonic()
         assert process.pid is not None

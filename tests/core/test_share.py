@@ -235,22 +235,23 @@ class AnySilence(RuleBasedStateMachine):
         for sender in self.senders:
             self.take(self.machine.handle(ev.Disconnected(sender.address, "cut"), self.now_s))
             sender.connect(self.now_s)
-        for _ in range(200):
-            busy = [sender for sender in self.senders if sender.reach]
-            if not busy:
-                break
-            self.take(busy[0].end(busy[0].reach[0], self.now_s, well=False))
+        self.end_all()
         self.now_s += WAIT_S
         self.take(self.machine.handle(ev.TimePassed(), self.now_s))
         for handle in self.views:
             self.machine.handle(ev.Release(handle), self.now_s)
-        for _ in range(2):  # what a poll or a dropped view set free may have begun once more
-            for sender in self.senders:
-                for reach in list(sender.reach):
-                    self.take(sender.end(reach, self.now_s, well=False))
+        self.end_all()  # what a poll or a dropped view set free may have begun once more
         assert not self.waiting
         assert self.machine.pool.stats().free == PAGES * PAGE
         assert not self.machine.incoming.fetches.reached
+
+    def end_all(self) -> None:
+        """End what is under way, and what begins in its place, until nothing is."""
+        for _ in range(200):
+            busy = [sender for sender in self.senders if sender.reach]
+            if not busy:
+                return
+            self.take(busy[0].end(busy[0].reach[0], self.now_s, well=False))
 
 
 TestAnySilence = AnySilence.TestCase
