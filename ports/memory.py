@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 DEVICE = "device"
 """The kind of memory that lies on a device."""
 
+LARGE_PAGE = 2 << 20
+"""Bytes of a GPU's large page."""
+
 
 class DeviceBytes(Protocol):
     """A run of device memory: what a memoryview is of host memory. A slice copies nothing.
@@ -143,6 +146,15 @@ class Memory(Protocol):
     def close(self) -> None:
         """Unlink the name at once; the pages go with their last view. Twice is fine."""
         ...
+
+
+def whole_pages(size: int) -> int:
+    """Bytes to ask a device's driver for, so that *size* bytes lie in whole large pages.
+
+    A driver maps an allocation of any other size by small pages: after other work on the device,
+    copies of 256 MiB then took a quarter longer on an NVIDIA H200.
+    """
+    return -(-size // LARGE_PAGE) * LARGE_PAGE
 
 
 def space_of(memory: Memory) -> DeviceSpace | None:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stagelink.core.errors import ConfigError, Reason, TransportError
+from stagelink.ports.memory import whole_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from contextlib import AbstractContextManager
 
 HANDLE_BYTES = 64
-LARGE_PAGE = 2 << 20
 LAZY_PEER_ACCESS = 1
 WHEREVER = 4
 """The direction of a copy that the runtime tells by the addresses."""
@@ -121,14 +121,10 @@ class Runtime:
         return free.value
 
     def allocate(self, index: int, size: int) -> int:
-        """An allocation of its own: torch's allocator may hand out parts of larger ones.
-
-        It has whole large pages, for a driver maps an allocation of any other size by small ones.
-        """
+        """An allocation of its own: torch's allocator may hand out parts of larger ones."""
         place = ctypes.c_void_p()
-        whole = -(-size // LARGE_PAGE) * LARGE_PAGE
         with self._on(index):
-            self._call("Malloc", ctypes.byref(place), ctypes.c_size_t(whole))
+            self._call("Malloc", ctypes.byref(place), ctypes.c_size_t(whole_pages(size)))
         return place.value or 0
 
     def free(self, index: int, address: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Union
 
 from stagelink.adapters.mori import hip
 from stagelink.core.errors import CapacityError, ConfigError, Reason, TransportError
-from stagelink.ports.memory import DeviceSpace
+from stagelink.ports.memory import DeviceSpace, whole_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +26,6 @@ HOST = "host-private"
 DEVICE = "device"
 TAIL = 4096
 """Bytes behind the memory proper: the beacon, and half a page on the room to read one to."""
-
-LARGE_PAGE = 2 << 20
-"""Bytes of a GPU's large page. A driver maps an allocation of whole ones by them, any other by
-small ones: after other work on the device, copies of that then take a quarter longer."""
 
 BEACON = 64
 SCRATCH = TAIL // 2
@@ -106,7 +102,7 @@ class DeviceMemory:
         self.space = space
         self.device = device
         self._hip = runtime
-        self.address = runtime.allocate(-(-(size + TAIL) // LARGE_PAGE) * LARGE_PAGE, device)
+        self.address = runtime.allocate(whole_pages(size + TAIL), device)
         self._array: Any = _kept(self.address, size, runtime)
         self._visible = hip.host_can_read(self.address)
 

@@ -1,7 +1,7 @@
 """Large copies by several threads: one processor alone does not use what the memory could give.
 
-The caller copies too, and whatever no other thread has begun by the time it could: on processors
-that compute it so waits for nobody who has not been given one. Which thread copies a part is
+The caller copies too: first its own part, then each that nobody has begun by then, so where all
+processors are busy it waits for no thread that has not got one. Which thread copies a part is
 settled by one call, so a copy that is interrupted knows what it must wait for.
 """
 
@@ -12,13 +12,12 @@ from contextlib import suppress
 from ctypes import memmove
 from queue import Empty, SimpleQueue
 from threading import Thread, get_ident
-from typing import Any
 
 PART_BYTES = 2 << 20
 """Less than this is not worth waking a thread for."""
 
 MOST = 4
-"""Threads for one copy, its caller included; beyond, the gain is small until 256 MiB."""
+"""Threads for one copy, its caller included."""
 
 LOOK_S = 0.05
 """How often a caller looks by itself, should an interruption have taken a word from it."""
@@ -29,7 +28,7 @@ class _Copy:
 
     __slots__ = ("_done", "_ended", "_owners", "_part", "_size", "_source", "_target", "parts")
 
-    def __init__(self, target: int, source: Any, size: int, parts: int) -> None:  # noqa: ANN401
+    def __init__(self, target: int, source: int, size: int, parts: int) -> None:
         self._target, self._source, self._size = target, source, size
         self._part = -(-size // parts // 4096) * 4096
         self.parts = parts

@@ -65,9 +65,7 @@ class ReadersContract:
             for one in receivers
         ]
         assert all(map(waits, receivers))
-        assert eventually(
-            lambda: serves(sender, 2)
-        )  # else the first could have it before the other
+        assert eventually(lambda: serves(sender, 2))  # else one may have it before the other comes
         sender.put("key", content, to="talker")
         for waiter in waiters:
             waiter.join()

@@ -100,6 +100,10 @@ class Actor:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         return remains(self._connector, len(self._threads))
 
+    def _do_starved(self) -> float:
+        """Seconds so far in which this process was not let run."""
+        return LATE[0]
+
     def _do_census(self) -> dict[str, int]:
         return census(self._connector)
 

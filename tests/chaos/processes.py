@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.chaos.forks import ForkServer
 
 WHOLE_S = 8.0
-"""So long after a death, at most, anything of the dead is held: less than by silence."""
+"""How long a process is looked at until it is well; how soon it has to be, a round judges."""
 
 
 class Process:

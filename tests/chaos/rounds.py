@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tests.chaos.scripts import Part
 
 NOTICE_S = 1.0
+HELD_S = 2.0
+"""So long, and so much more as a survivor was not let run, may it hold anything of the dead."""
+
 START_S = 0.005
 REST_S = 0.1
 
@@ -293,9 +296,14 @@ class Round:
     def _look_at_survivors(self, known_s: float) -> None:
         """They take back what nobody took; then nothing is left of those who died."""
         self.take_back()
-        until_s = max(time.monotonic(), known_s) + WHOLE_S
-        for role, process in self._lane.survivors.items():
-            now = settle(process, partial(self._lane.is_well, role), until_s)
+        survivors = self._lane.survivors
+        starved_s = {role: process.ask("starved") for role, process in survivors.items()}
+        since_s = max(time.monotonic(), known_s)
+        for role, process in survivors.items():
+            now = settle(process, partial(self._lane.is_well, role), since_s + WHOLE_S)
+            held_s = time.monotonic() - since_s - (process.ask("starved") - starved_s[role])
+            if held_s > HELD_S:
+                self.faults.append(f"{role} was whole only after {held_s:.3f} s: {now['detail']}")
             excess = self._lane.excess(role, now)
             if excess:
                 self.faults.append(f"{role} still has {', '.join(excess)}: {now['detail']}")
